@@ -1,0 +1,235 @@
+/* base - what every other file of k2rl stands on: errors, assertions, memory, bytes, time, numbers drawn by counter.
+ *
+ * Nouns: an `k2_error` is a code and one line of text; an `k2_arena` is memory with one lifetime; a `k2_buf` is bytes that
+ * grow up to a cap. Nothing here blocks, except the file functions, which say so.
+ */
+#ifndef K2_COMMON_BASE_H
+#define K2_COMMON_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- errors ---------------------------------------------------------------------------------------------------- */
+
+/* What the caller should do about an error. */
+typedef enum k2_scope {
+    K2_SCOPE_NONE, /* no error */
+    K2_SCOPE_OP,   /* this operation failed; submit it again later */
+    K2_SCOPE_PEER, /* the peer is at fault; replace it, we are sound */
+    K2_SCOPE_DATA, /* the input is at fault; drop or correct it (exit code 2 when it came from the command line) */
+    K2_SCOPE_SELF  /* we are at fault or out of means; stop cleanly */
+} k2_scope;
+
+/* code, scope, text */
+#define K2_CODES(X)                                                      \
+    X(OK, NONE, "ok")                                                    \
+    X(AGAIN, OP, "try again")                                            \
+    X(INCOMPLETE, OP, "more bytes are needed")                           \
+    X(TIMEOUT, OP, "the deadline passed")                                \
+    X(FULL, OP, "a bounded queue or pool is full")                       \
+    X(CANCELED, OP, "canceled")                                          \
+    X(BUSY, OP, "in use by another process")                             \
+    X(NOT_FOUND, DATA, "not found")                                      \
+    X(PEER_CLOSED, PEER, "the peer closed the connection")               \
+    X(PEER_REFUSED, PEER, "the peer refused")                            \
+    X(PEER_PROTOCOL, PEER, "the peer broke the protocol")                \
+    X(FENCED, PEER, "an older incarnation spoke")                        \
+    X(CORRUPT, DATA, "the digest does not match the bytes")              \
+    X(BAD_INPUT, DATA, "bad input")                                      \
+    X(LIMIT, DATA, "a stated limit is exceeded")                         \
+    X(UNSUPPORTED, DATA, "not supported")                                \
+    X(NOT_FINITE, DATA, "a value is NaN or infinite")                    \
+    X(IO, SELF, "input or output failed")                                \
+    X(NO_SPACE, SELF, "no space left")                                   \
+    X(NO_MEMORY, SELF, "out of memory")                                  \
+    X(INTERNAL, SELF, "internal error")
+
+typedef enum k2_code {
+#define K2_X(name, scope, text) K2_##name,
+    K2_CODES(K2_X)
+#undef K2_X
+    K2_CODE_COUNT
+} k2_code;
+
+#define K2_ERROR_TEXT_MAX 512u /* bytes of one error line, with its terminator: fits a path and what was expected */
+
+/* An error and the one line that a person reads. `text` is never multi-line; it names the place, what was found, what is expected. */
+typedef struct k2_error {
+    k2_code code;
+    char text[K2_ERROR_TEXT_MAX];
+} k2_error;
+
+const char *k2_code_name(k2_code code);   /* "BAD_INPUT" */
+const char *k2_code_text(k2_code code);   /* "bad input" */
+k2_scope k2_code_scope(k2_code code);
+
+/* k2_error_set - fill an error and give its code back, so that a function can `return k2_error_set(err, K2_X, "...")`.
+ *
+ * memory   err may be NULL: only the code is returned
+ * errors   control characters in the text are replaced by '?', so that a hostile input cannot forge log lines
+ */
+k2_code k2_error_set(k2_error *err, k2_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* The same with ": strerror(errnum)" behind the text; the code is NO_SPACE, NO_MEMORY, NOT_FOUND or IO by errnum. */
+k2_code k2_error_errno(k2_error *err, int errnum, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Put "prefix: " in front of the text that is there. Returns err->code. */
+k2_code k2_error_prefix(k2_error *err, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Exit status of a process that ends with this code: 0 for OK, 2 for scope DATA and for BUSY, 1 otherwise. */
+int k2_code_exit(k2_code code);
+
+/* Misuse by our own code. Stays in release builds; prints file, line and expression, then aborts. */
+#define K2_ASSERT(cond) ((cond) ? (void)0 : k2_assert_fail(__FILE__, __LINE__, #cond))
+_Noreturn void k2_assert_fail(const char *file, int line, const char *expr);
+
+#define K2_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define K2_MAX(a, b) ((a) > (b) ? (a) : (b))
+#define K2_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- memory ---------------------------------------------------------------------------------------------------- */
+
+/* Allocation that does not return NULL: out of memory ends the process with one clear line. Zeroed. A size of 0 gives a
+ * unique pointer. Inside k2_hot_begin/k2_hot_end (per thread) any of these aborts: hot phases must not allocate. */
+void *k2_alloc(size_t bytes);
+void *k2_alloc_array(size_t count, size_t size);          /* overflow of count*size ends the process too */
+void *k2_realloc_array(void *old, size_t count, size_t size); /* new bytes are not zeroed */
+void *k2_alloc_aligned(size_t align, size_t bytes);       /* zeroed; align is a power of two >= 8; release with k2_free */
+char *k2_strdup(const char *s);
+char *k2_strndup(const char *s, size_t n);
+char *k2_asprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+void k2_free(void *p);
+void k2_hot_begin(void);
+void k2_hot_end(void);
+
+/* Arena: memory with one lifetime. Allocation moves a pointer; reset gives all of it back at once. */
+typedef struct k2_arena {
+    unsigned char *base;
+    size_t capacity, used, peak;
+    bool sealed;
+} k2_arena;
+void k2_arena_init(k2_arena *a, size_t capacity);
+void k2_arena_fini(k2_arena *a);
+/* 64-byte aligned, not zeroed. Asserts that it fits and that the arena is not sealed. */
+void *k2_arena_alloc(k2_arena *a, size_t bytes);
+/* The same, but answers NULL where it does not fit. */
+void *k2_arena_try(k2_arena *a, size_t bytes);
+static inline size_t k2_arena_mark(const k2_arena *a) { return a->used; }
+static inline void k2_arena_reset(k2_arena *a, size_t mark) { a->used = mark; }
+static inline void k2_arena_seal(k2_arena *a) { a->sealed = true; }
+
+/* Pool: fixed slots of one size; take answers NULL when all are out. Not thread-safe. */
+typedef struct k2_pool {
+    unsigned char *slots;
+    uint32_t *free_list;
+    size_t slot_bytes;
+    uint32_t capacity, free_count;
+} k2_pool;
+void k2_pool_init(k2_pool *p, uint32_t capacity, size_t slot_bytes);
+void k2_pool_fini(k2_pool *p);
+void *k2_pool_take(k2_pool *p);               /* zeroed */
+void k2_pool_give(k2_pool *p, void *slot);    /* asserts that it is a slot of this pool */
+uint32_t k2_pool_index(const k2_pool *p, const void *slot);
+
+/* ---- bytes ----------------------------------------------------------------------------------------------------- */
+
+/* Growable bytes with a cap. Appending past the cap sets `overflow`, appends nothing and returns false; check it once at the end.
+ * data is always terminated by a 0 byte that is not counted in len (data is NULL before the first append). */
+typedef struct k2_buf {
+    char *data;
+    size_t len, capacity, cap_max;
+    bool overflow;
+} k2_buf;
+void k2_buf_init(k2_buf *b, size_t cap_max);
+void k2_buf_fini(k2_buf *b);
+void k2_buf_clear(k2_buf *b);
+bool k2_buf_append(k2_buf *b, const void *bytes, size_t n);
+bool k2_buf_puts(k2_buf *b, const char *s);
+bool k2_buf_printf(k2_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+bool k2_buf_json_string(k2_buf *b, const char *s, size_t n); /* quoted, escaped; bytes that are not UTF-8 become U+FFFD */
+void k2_buf_consume(k2_buf *b, size_t n);                    /* drop the first n bytes */
+
+static inline uint32_t k2_load_u32le(const void *p)
+{
+    const unsigned char *b = p;
+    return (uint32_t)b[0] | (uint32_t)b[1] << 8 | (uint32_t)b[2] << 16 | (uint32_t)b[3] << 24;
+}
+static inline uint64_t k2_load_u64le(const void *p)
+{
+    return (uint64_t)k2_load_u32le(p) | (uint64_t)k2_load_u32le((const unsigned char *)p + 4) << 32;
+}
+static inline void k2_store_u32le(void *p, uint32_t v)
+{
+    unsigned char *b = p;
+    for (int i = 0; i < 4; i++) b[i] = (unsigned char)(v >> (8 * i));
+}
+static inline void k2_store_u64le(void *p, uint64_t v)
+{
+    unsigned char *b = p;
+    for (int i = 0; i < 8; i++) b[i] = (unsigned char)(v >> (8 * i));
+}
+
+/* ---- digests --------------------------------------------------------------------------------------------------- */
+
+/* 128-bit XXH3: finds damage, not malice. Printed as 32 hex digits, high word first. */
+typedef struct k2_digest {
+    uint64_t hi, lo;
+} k2_digest;
+#define K2_DIGEST_HEX 33u /* 32 hex digits and the terminator */
+k2_digest k2_digest_of(const void *bytes, size_t n);
+uint64_t k2_hash64(const void *bytes, size_t n, uint64_t seed);
+void k2_digest_hex(k2_digest d, char out[K2_DIGEST_HEX]);
+bool k2_digest_parse(const char *hex, k2_digest *out); /* exactly 32 hex digits */
+static inline bool k2_digest_equal(k2_digest a, k2_digest b) { return a.hi == b.hi && a.lo == b.lo; }
+static inline bool k2_digest_zero(k2_digest d) { return d.hi == 0 && d.lo == 0; }
+typedef struct k2_digest_stream k2_digest_stream;
+k2_digest_stream *k2_digest_begin(void);
+void k2_digest_update(k2_digest_stream *s, const void *bytes, size_t n);
+k2_digest k2_digest_end(k2_digest_stream *s); /* frees s */
+
+/* ---- numbers drawn by counter ---------------------------------------------------------------------------------- */
+
+/* Philox 4x32-10: four 32-bit words from a 128-bit counter and a 64-bit key; no state, so any draw can be repeated alone.
+ * source   Salmon, Moraes, Dror, Shaw 2011, "Parallel Random Numbers: As Easy as 1, 2, 3" (known-answer vectors in the test)
+ */
+void k2_philox4x32(const uint32_t ctr[4], const uint32_t key[2], uint32_t out[4]);
+
+/* What draws are for. Two uses never share a stream, so that adding one does not move the others. */
+typedef enum k2_stream {
+    K2_STREAM_SAMPLE = 1,  /* a = trajectory id, b = position */
+    K2_STREAM_INIT = 2,    /* a = tensor number, b = element */
+    K2_STREAM_SHUFFLE = 3, /* a = epoch, b = index */
+    K2_STREAM_TASK = 4,    /* a = item, b = draw */
+    K2_STREAM_RETRY = 5,   /* jitter of retries: not part of a run's result */
+    K2_STREAM_TEST = 99
+} k2_stream;
+
+uint64_t k2_rand_u64(uint64_t seed, k2_stream stream, uint64_t a, uint64_t b);
+double k2_rand_unit(uint64_t seed, k2_stream stream, uint64_t a, uint64_t b);                /* [0,1), 53 bits */
+uint64_t k2_rand_below(uint64_t seed, k2_stream stream, uint64_t a, uint64_t b, uint64_t n); /* [0,n), n >= 1; no modulo bias beyond 2^-64*n */
+double k2_rand_normal(uint64_t seed, k2_stream stream, uint64_t a, uint64_t b);              /* mean 0, variance 1 (Box-Muller) */
+
+/* ---- time ------------------------------------------------------------------------------------------------------ */
+
+#define K2_NS_PER_MS 1000000ull
+#define K2_NS_PER_S  1000000000ull
+uint64_t k2_now_ns(void);  /* CLOCK_MONOTONIC; only the I/O halves may call it, cores get time in their events */
+uint64_t k2_wall_us(void); /* microseconds since 1970; for logs and file stamps only */
+
+/* ---- files (these block; never on a loop thread after start) ---------------------------------------------------- */
+
+/* Whole file into *data (terminated by an uncounted 0 byte; k2_free it). Files above max_bytes are LIMIT. */
+k2_code k2_file_read(const char *path, size_t max_bytes, char **data, size_t *len, k2_error *err);
+/* Temporary file, write, fsync, rename, fsync of the directory: after OK the new content is durable, before it the old one stands. */
+k2_code k2_file_write_atomic(const char *path, const void *data, size_t len, k2_error *err);
+k2_code k2_dir_make(const char *path, k2_error *err);    /* with parents; existing is OK */
+k2_code k2_dir_remove(const char *path, k2_error *err);  /* recursively, never follows links; missing is OK */
+bool k2_file_exists(const char *path);
+
+/* ---- strings ---------------------------------------------------------------------------------------------------- */
+
+bool k2_str_u64(const char *s, uint64_t *out);           /* whole string, decimal, no sign, no overflow */
+/* The candidate nearest to `word` by edit distance, NULL when none is nearer than half of its length. For "did you mean". */
+const char *k2_str_nearest(const char *word, const char *const *candidates, size_t count);
+bool k2_utf8_valid(const char *s, size_t n);
+
+#endif

@@ -1,0 +1,135 @@
+/* Files: read whole, replace atomically, make and remove directories. */
+#include "common/base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+bool k2_file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+k2_code k2_file_read(const char *path, size_t max_bytes, char **data, size_t *len, k2_error *err)
+{
+    k2_code code = K2_OK;
+    char *bytes = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return k2_error_errno(err, errno, "%s: cannot open", path);
+    struct stat st;
+    if (fstat(fd, &st) != 0) {
+        code = k2_error_errno(err, errno, "%s: cannot stat", path);
+        goto close_fd;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        code = k2_error_set(err, K2_BAD_INPUT, "%s: is not a regular file", path);
+        goto close_fd;
+    }
+    if ((uint64_t)st.st_size > max_bytes) {
+        code = k2_error_set(err, K2_LIMIT, "%s: %lld bytes, at most %zu are accepted", path, (long long)st.st_size, max_bytes);
+        goto close_fd;
+    }
+    size_t want = (size_t)st.st_size, got = 0;
+    bytes = k2_alloc(want + 1);
+    while (got < want) {
+        ssize_t n = read(fd, bytes + got, want - got);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            code = k2_error_errno(err, errno, "%s: cannot read", path);
+            goto free_bytes;
+        }
+        if (n == 0) break;
+        got += (size_t)n;
+    }
+    bytes[got] = 0;
+    *data = bytes;
+    *len = got;
+    bytes = NULL;
+free_bytes:
+    k2_free(bytes);
+close_fd:
+    close(fd);
+    return code;
+}
+
+static k2_code sync_parent(const char *path, k2_error *err)
+{
+    char dir[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    size_t n = slash ? (size_t)(slash - path) : 1;
+    if (n >= sizeof dir) return k2_error_set(err, K2_LIMIT, "path of %zu bytes is too long", n);
+    memcpy(dir, slash ? path : ".", n);
+    dir[n] = 0;
+    int fd = open(n ? dir : "/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return k2_error_errno(err, errno, "%s: cannot open", dir);
+    k2_code code = fsync(fd) == 0 ? K2_OK : k2_error_errno(err, errno, "%s: cannot sync", dir);
+    close(fd);
+    return code;
+}
+
+k2_code k2_file_write_atomic(const char *path, const void *data, size_t len, k2_error *err)
+{
+    char tmp[PATH_MAX];
+    if (snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= (int)sizeof tmp)
+        return k2_error_set(err, K2_LIMIT, "%.200s: the path is too long", path);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) return k2_error_errno(err, errno, "%s: cannot create", tmp);
+    k2_code code = K2_OK;
+    for (size_t done = 0; done < len;) {
+        ssize_t n = write(fd, (const char *)data + done, len - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            code = k2_error_errno(err, errno, "%s: cannot write", tmp);
+            goto close_fd;
+        }
+        done += (size_t)n;
+    }
+    if (fsync(fd) != 0) code = k2_error_errno(err, errno, "%s: cannot sync", tmp);
+close_fd:
+    if (close(fd) != 0 && code == K2_OK) code = k2_error_errno(err, errno, "%s: cannot close", tmp);
+    if (code == K2_OK && rename(tmp, path) != 0) code = k2_error_errno(err, errno, "%s: cannot rename to %s", tmp, path);
+    if (code != K2_OK) {
+        unlink(tmp);
+        return code;
+    }
+    return sync_parent(path, err);
+}
+
+k2_code k2_dir_make(const char *path, k2_error *err)
+{
+    char part[PATH_MAX];
+    size_t n = strlen(path);
+    if (n == 0 || n >= sizeof part) return k2_error_set(err, K2_BAD_INPUT, "directory name of %zu bytes", n);
+    memcpy(part, path, n + 1);
+    for (size_t i = 1; i <= n; i++) {
+        if (part[i] != '/' && part[i] != 0) continue;
+        char keep = part[i];
+        part[i] = 0;
+        if (mkdir(part, 0755) != 0 && errno != EEXIST) return k2_error_errno(err, errno, "%s: cannot make the directory", part);
+        part[i] = keep;
+    }
+    struct stat st;
+    if (stat(path, &st) != 0) return k2_error_errno(err, errno, "%s: cannot stat", path);
+    if (!S_ISDIR(st.st_mode)) return k2_error_set(err, K2_BAD_INPUT, "%s: is not a directory", path);
+    return K2_OK;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+k2_code k2_dir_remove(const char *path, k2_error *err)
+{
+    if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return K2_OK;
+    return k2_error_errno(err, errno, "%s: cannot remove", path);
+}

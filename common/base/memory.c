@@ -1,0 +1,156 @@
+/* Memory: allocation that cannot fail, arenas, pools. */
+#include "common/base/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Thread_local unsigned hot_depth; /* > 0 inside a phase that must not allocate */
+
+void k2_hot_begin(void)
+{
+    hot_depth++;
+}
+
+void k2_hot_end(void)
+{
+    K2_ASSERT(hot_depth > 0);
+    hot_depth--;
+}
+
+static void *checked(void *p, size_t bytes)
+{
+    if (p) return p;
+    fprintf(stderr, "k2rl: out of memory: %zu bytes were asked for\n", bytes);
+    fflush(stderr);
+    _Exit(1);
+}
+
+void *k2_alloc(size_t bytes)
+{
+    K2_ASSERT(hot_depth == 0);
+    return checked(calloc(1, bytes ? bytes : 1), bytes);
+}
+
+void *k2_alloc_array(size_t count, size_t size)
+{
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) checked(NULL, SIZE_MAX);
+    return k2_alloc(bytes);
+}
+
+void *k2_realloc_array(void *old, size_t count, size_t size)
+{
+    K2_ASSERT(hot_depth == 0);
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes)) checked(NULL, SIZE_MAX);
+    return checked(realloc(old, bytes ? bytes : 1), bytes);
+}
+
+void *k2_alloc_aligned(size_t align, size_t bytes)
+{
+    K2_ASSERT(hot_depth == 0 && align >= 8 && (align & (align - 1)) == 0);
+    K2_ASSERT(bytes <= SIZE_MAX - align);
+    size_t rounded = (K2_MAX(bytes, (size_t)1) + align - 1) & ~(align - 1);
+    void *p = checked(aligned_alloc(align, rounded), rounded);
+    return memset(p, 0, rounded);
+}
+
+char *k2_strndup(const char *s, size_t n)
+{
+    n = strnlen(s, n);
+    char *copy = k2_alloc(n + 1);
+    memcpy(copy, s, n);
+    return copy;
+}
+
+char *k2_strdup(const char *s)
+{
+    return k2_strndup(s, strlen(s));
+}
+
+char *k2_asprintf(const char *fmt, ...)
+{
+    K2_ASSERT(hot_depth == 0);
+    va_list ap;
+    char *out = NULL;
+    va_start(ap, fmt);
+    int n = vasprintf(&out, fmt, ap);
+    va_end(ap);
+    return checked(n < 0 ? NULL : out, 0);
+}
+
+void k2_free(void *p)
+{
+    free(p);
+}
+
+#define ARENA_ALIGN 64u /* one cache line, and the widest vector register */
+
+void k2_arena_init(k2_arena *a, size_t capacity)
+{
+    *a = (k2_arena){.base = k2_alloc_aligned(ARENA_ALIGN, capacity), .capacity = capacity};
+}
+
+void k2_arena_fini(k2_arena *a)
+{
+    k2_free(a->base);
+    *a = (k2_arena){0};
+}
+
+void *k2_arena_try(k2_arena *a, size_t bytes)
+{
+    K2_ASSERT(!a->sealed);
+    size_t start = (a->used + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
+    if (start > a->capacity || bytes > a->capacity - start) return NULL;
+    a->used = start + bytes;
+    if (a->used > a->peak) a->peak = a->used;
+    return a->base + start;
+}
+
+void *k2_arena_alloc(k2_arena *a, size_t bytes)
+{
+    void *p = k2_arena_try(a, bytes);
+    K2_ASSERT(p != NULL);
+    return p;
+}
+
+void k2_pool_init(k2_pool *p, uint32_t capacity, size_t slot_bytes)
+{
+    K2_ASSERT(capacity > 0 && slot_bytes > 0);
+    slot_bytes = (slot_bytes + 15u) & ~(size_t)15u;
+    *p = (k2_pool){.slots = k2_alloc_array(capacity, slot_bytes),
+                   .free_list = k2_alloc_array(capacity, sizeof(uint32_t)),
+                   .slot_bytes = slot_bytes,
+                   .capacity = capacity,
+                   .free_count = capacity};
+    for (uint32_t i = 0; i < capacity; i++) p->free_list[i] = capacity - 1 - i; /* slot 0 goes out first */
+}
+
+void k2_pool_fini(k2_pool *p)
+{
+    k2_free(p->slots);
+    k2_free(p->free_list);
+    *p = (k2_pool){0};
+}
+
+void *k2_pool_take(k2_pool *p)
+{
+    if (p->free_count == 0) return NULL;
+    void *slot = p->slots + (size_t)p->free_list[--p->free_count] * p->slot_bytes;
+    return memset(slot, 0, p->slot_bytes);
+}
+
+uint32_t k2_pool_index(const k2_pool *p, const void *slot)
+{
+    size_t offset = (size_t)((const unsigned char *)slot - p->slots);
+    K2_ASSERT((const unsigned char *)slot >= p->slots && offset % p->slot_bytes == 0 && offset / p->slot_bytes < p->capacity);
+    return (uint32_t)(offset / p->slot_bytes);
+}
+
+void k2_pool_give(k2_pool *p, void *slot)
+{
+    uint32_t index = k2_pool_index(p, slot);
+    K2_ASSERT(p->free_count < p->capacity);
+    p->free_list[p->free_count++] = index;
+}

@@ -1,0 +1,176 @@
+/* base: known answers of Philox, bounds of buffers and arenas, error lines, files. */
+#include "common/base/base.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void philox_known_answers(void **state)
+{
+    (void)state;
+    /* The three vectors published with Random123 for philox4x32-10. */
+    static const struct {
+        uint32_t ctr[4], key[2], want[4];
+    } kat[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < K2_COUNT(kat); i++) {
+        uint32_t out[4];
+        k2_philox4x32(kat[i].ctr, kat[i].key, out);
+        assert_memory_equal(out, kat[i].want, sizeof out);
+    }
+}
+
+static void draws_are_uniform_and_repeatable(void **state)
+{
+    (void)state;
+    double sum = 0, square = 0;
+    unsigned bins[10] = {0};
+    for (uint64_t i = 0; i < 20000; i++) {
+        double u = k2_rand_unit(7, K2_STREAM_TEST, 3, i);
+        assert_true(u >= 0 && u < 1);
+        assert_true(k2_rand_unit(7, K2_STREAM_TEST, 3, i) == u);
+        bins[k2_rand_below(7, K2_STREAM_TEST, 4, i, 10)]++;
+        double n = k2_rand_normal(7, K2_STREAM_TEST, 5, i);
+        sum += n;
+        square += n * n;
+    }
+    for (int i = 0; i < 10; i++) assert_in_range(bins[i], 1800, 2200);
+    assert_true(sum / 20000 > -0.03 && sum / 20000 < 0.03);
+    assert_true(square / 20000 > 0.96 && square / 20000 < 1.04);
+    assert_true(k2_rand_u64(7, K2_STREAM_TEST, 0, 0) != k2_rand_u64(7, K2_STREAM_SAMPLE, 0, 0));
+    assert_true(k2_rand_u64(7, K2_STREAM_TEST, 0, 1) != k2_rand_u64(7, K2_STREAM_TEST, 1, 0));
+}
+
+static void buffers_stop_at_their_cap(void **state)
+{
+    (void)state;
+    k2_buf b;
+    k2_buf_init(&b, 8);
+    assert_true(k2_buf_puts(&b, "12345678"));
+    assert_false(k2_buf_puts(&b, "9"));
+    assert_true(b.overflow);
+    assert_string_equal(b.data, "12345678");
+    k2_buf_consume(&b, 6);
+    assert_string_equal(b.data, "78");
+    k2_buf_fini(&b);
+}
+
+static void json_strings_are_always_valid(void **state)
+{
+    (void)state;
+    k2_buf b;
+    k2_buf_init(&b, 1024);
+    k2_buf_json_string(&b, "a\"\\\n\xc3\xa9\xff\xed\xa0\x80", 10);
+    assert_string_equal(b.data, "\"a\\\"\\\\\\u000a\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\"");
+    assert_true(k2_utf8_valid(b.data, b.len));
+    assert_false(k2_utf8_valid("\xc0\x80", 2));
+    assert_false(k2_utf8_valid("\xe2\x82", 2));
+    k2_buf_fini(&b);
+}
+
+static void errors_are_one_line(void **state)
+{
+    (void)state;
+    k2_error e;
+    assert_int_equal(k2_error_set(&e, K2_BAD_INPUT, "a\nb%d", 3), K2_BAD_INPUT);
+    assert_string_equal(e.text, "a?b3");
+    k2_error_prefix(&e, "x.json");
+    assert_string_equal(e.text, "x.json: a?b3");
+    assert_int_equal(k2_code_exit(K2_BAD_INPUT), 2);
+    assert_int_equal(k2_code_exit(K2_IO), 1);
+    assert_int_equal(k2_code_exit(K2_OK), 0);
+}
+
+static void arenas_and_pools_give_everything_back(void **state)
+{
+    (void)state;
+    k2_arena a;
+    k2_arena_init(&a, 256);
+    size_t mark = k2_arena_mark(&a);
+    assert_non_null(k2_arena_try(&a, 100));
+    assert_non_null(k2_arena_try(&a, 128));
+    assert_null(k2_arena_try(&a, 1));
+    assert_null(k2_arena_try(&a, SIZE_MAX));
+    k2_arena_reset(&a, mark);
+    assert_non_null(k2_arena_try(&a, 256));
+    k2_arena_fini(&a);
+
+    k2_pool p;
+    k2_pool_init(&p, 3, 10);
+    void *s[3];
+    for (int i = 0; i < 3; i++) assert_non_null(s[i] = k2_pool_take(&p));
+    assert_null(k2_pool_take(&p));
+    assert_int_equal(k2_pool_index(&p, s[0]), 0);
+    k2_pool_give(&p, s[1]);
+    assert_ptr_equal(k2_pool_take(&p), s[1]);
+    k2_pool_fini(&p);
+}
+
+static void files_are_replaced_whole(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/k2_base_XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/a/b", dir);
+    k2_error e;
+    assert_int_equal(k2_dir_make(path, &e), K2_OK);
+    snprintf(path, sizeof path, "%s/a/b/f", dir);
+    assert_int_equal(k2_file_write_atomic(path, "one", 3, &e), K2_OK);
+    assert_int_equal(k2_file_write_atomic(path, "three", 5, &e), K2_OK);
+    char *data;
+    size_t len;
+    assert_int_equal(k2_file_read(path, 100, &data, &len, &e), K2_OK);
+    assert_int_equal(len, 5);
+    assert_string_equal(data, "three");
+    k2_free(data);
+    assert_int_equal(k2_file_read(path, 4, &data, &len, &e), K2_LIMIT);
+    assert_int_equal(k2_file_read(dir, 4, &data, &len, &e), K2_BAD_INPUT);
+    assert_int_equal(k2_dir_remove(dir, &e), K2_OK);
+    assert_int_equal(k2_file_read(path, 4, &data, &len, &e), K2_NOT_FOUND);
+}
+
+static void words_and_digests(void **state)
+{
+    (void)state;
+    static const char *const words[] = {"trainer", "rollout", "seed"};
+    assert_string_equal(k2_str_nearest("trianer", words, 3), "trainer");
+    assert_null(k2_str_nearest("zzz", words, 3));
+    uint64_t v;
+    assert_true(k2_str_u64("18446744073709551615", &v));
+    assert_false(k2_str_u64("18446744073709551616", &v));
+    assert_false(k2_str_u64("", &v));
+    assert_false(k2_str_u64("1a", &v));
+    k2_digest d = k2_digest_of("abc", 3), e;
+    char hex[K2_DIGEST_HEX];
+    k2_digest_hex(d, hex);
+    assert_true(k2_digest_parse(hex, &e) && k2_digest_equal(d, e));
+    k2_digest_stream *s = k2_digest_begin();
+    k2_digest_update(s, "a", 1);
+    k2_digest_update(s, "bc", 2);
+    assert_true(k2_digest_equal(k2_digest_end(s), d));
+    assert_false(k2_digest_parse("12", &e));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(philox_known_answers),
+        cmocka_unit_test(draws_are_uniform_and_repeatable),
+        cmocka_unit_test(buffers_stop_at_their_cap),
+        cmocka_unit_test(json_strings_are_always_valid),
+        cmocka_unit_test(errors_are_one_line),
+        cmocka_unit_test(arenas_and_pools_give_everything_back),
+        cmocka_unit_test(files_are_replaced_whole),
+        cmocka_unit_test(words_and_digests),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
