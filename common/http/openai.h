@@ -1,0 +1,167 @@
+/* openai - reading and writing the bodies of the OpenAI interface, with the "k2" extension: one code for proxy, rollout and master.
+ *
+ * The second public header of common/http, apart because it is pure (bytes in, bytes out; no loop). Nouns: a *request* is a body
+ * of POST /v1/completions or /v1/chat/completions; an *answer* is a whole response or one chunk of a stream, both read into one
+ * type; an *error* carries its HTTP status. What a request owns goes with its fini.
+ *
+ * The extension: request {"k2": {trajectory, group, position, digest, seed, train, repetition}}, answer choices with
+ * "token_ids" (and "prompt_token_ids" in a whole answer and in the first chunk), top level "k2": {"version", "digest"}. u64
+ * numbers are read as a JSON integer or as a decimal string and written as a number up to 2^53, as a string beyond.
+ */
+#ifndef K2_COMMON_HTTP_OPENAI_H
+#define K2_COMMON_HTTP_OPENAI_H
+
+#include "common/base/base.h"
+
+#define K2_OPENAI_STOPS_MAX    8u       /* stop strings and, apart from them, stop token ids; OpenAI allows 4 strings */
+#define K2_OPENAI_MESSAGES_MAX 4096u    /* messages of one chat */
+#define K2_OPENAI_PROMPT_MAX   1048576u /* token ids of one prompt: above any context length we know */
+
+/* ---- errors ----------------------------------------------------------------------------------------------------- */
+
+typedef struct k2_openai_error {
+    int status;         /* HTTP status: 400, 404, 409, 413, 429, 500, 502, 503, 504 */
+    const char *type;   /* "invalid_request_error", "server_error", ...: a literal */
+    const char *code;   /* machine-readable, or NULL: a literal */
+    char param[64];     /* the parameter at fault, "" when none: "messages[2].content" */
+    char message[K2_ERROR_TEXT_MAX];
+} k2_openai_error;
+
+/* Fill an error; type follows from status (4xx: invalid_request_error; 429: rate_limit_error; 5xx: server_error). */
+void k2_openai_error_set(k2_openai_error *e, int status, const char *code, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
+/* {"error": {"message", "type", "param", "code"}} */
+void k2_openai_write_error(k2_buf *out, const k2_openai_error *e);
+/* Read such a body (an engine's 4xx); status is the caller's. Anything else becomes the message, cut. */
+void k2_openai_read_error(const char *body, size_t n, int status, k2_openai_error *out);
+
+/* ---- requests --------------------------------------------------------------------------------------------------- */
+
+typedef struct k2_openai_message {
+    char *role;    /* "system", "user", "assistant", "developer", "tool" */
+    char *content; /* UTF-8; text parts of a content list are put one behind another */
+    size_t content_bytes;
+} k2_openai_message;
+
+typedef struct k2_openai_ext {
+    bool present; /* the body has a "k2" object */
+    bool has_trajectory, has_group, has_digest, has_seed;
+    bool train;      /* only an engine that holds the digest in force may answer */
+    bool repetition; /* end the sequence when it repeats itself */
+    uint64_t trajectory, group, seed;
+    uint64_t position; /* index, within the trajectory's generated tokens, of the first token to generate */
+    k2_digest digest;
+} k2_openai_ext;
+
+typedef struct k2_openai_request {
+    bool chat, stream, include_usage;
+    bool logprobs;         /* log-probability of each generated token is wanted */
+    bool return_token_ids; /* given by name, or k2 is present */
+    bool ignore_eos;
+    bool has_max_tokens, has_temperature, has_top_p, has_top_k, has_seed;
+    char *model; /* NULL when not given */
+    /* completions: exactly one of text and ids; chat: messages */
+    char *prompt_text;
+    size_t prompt_bytes;
+    uint32_t *prompt_ids;
+    size_t prompt_ids_count;
+    k2_openai_message *messages;
+    size_t message_count;
+    uint32_t max_tokens;        /* 0 is allowed in completions; chat: max_completion_tokens or max_tokens */
+    double temperature, top_p;  /* 1 and 1 when not given; 0 <= temperature <= 100, 0 < top_p <= 1 */
+    int32_t top_k;              /* 0 when not given: off; -1 is read as 0 */
+    uint64_t seed;
+    char *stops[K2_OPENAI_STOPS_MAX];
+    size_t stop_count;
+    uint32_t stop_ids[K2_OPENAI_STOPS_MAX];
+    size_t stop_id_count;
+    k2_openai_ext k2;
+    /* Parameters that are not known here, as they stood, `"a":1,"b":[2]` without braces; NULL when none. A proxy passes them
+     * on, the built-in engine refuses them: extra_name is the first one's name, extra_near the nearest known name or NULL. */
+    char *extra;
+    char *extra_name;
+    const char *extra_near;
+} k2_openai_request;
+
+/* k2_openai_parse_request - read a body, strictly.
+ *
+ * memory   out owns its strings; k2_openai_request_fini frees them. On an error out is empty and need not be finished
+ * keeps    `user`, `store`, `metadata`, `service_tier` and other names without a say in the tokens are accepted and dropped; n,
+ *          best_of, echo, suffix, penalties, logit_bias, response_format, tools and the like only at the value that changes
+ *          nothing; logprobs up to 1 (chat: true, with top_logprobs 0), as only the sampled token's is given
+ * errors   false with err (status 400, param names the place): not JSON, wrong type, out of range, duplicate keys, not UTF-8
+ * tests    tests/unit/http/openai_test.c
+ */
+bool k2_openai_parse_request(const char *body, size_t n, bool chat, k2_openai_request *out, k2_openai_error *err);
+void k2_openai_request_fini(k2_openai_request *r);
+/* For an engine that knows no further parameters: false and err when r->extra is set. */
+bool k2_openai_refuse_extra(const k2_openai_request *r, k2_openai_error *err);
+
+/* k2_openai_write_request - the body that parses into r.
+ *
+ * keeps    ids_more[0..ids_more_count) is appended to r->prompt_ids: the body of a continued request. A request whose prompt is
+ *          text or messages can be continued by giving its prompt's ids in prompt_ids_override (NULL: as it is); it then
+ *          becomes a plain completion. r->extra is passed on
+ */
+typedef struct k2_openai_resume {
+    const uint32_t *prompt_ids_override; /* NULL: r's own prompt */
+    size_t prompt_ids_override_count;
+    const uint32_t *ids_more; /* tokens generated so far */
+    size_t ids_more_count;
+} k2_openai_resume;
+void k2_openai_write_request(k2_buf *out, const k2_openai_request *r, const k2_openai_resume *resume);
+
+/* ---- answers ---------------------------------------------------------------------------------------------------- */
+
+typedef struct k2_openai_answer {
+    bool chat;
+    const char *id;    /* "cmpl-..." */
+    const char *model;
+    uint64_t created;  /* seconds since 1970 */
+    const char *text;  /* text of these tokens; bytes that are not UTF-8 are written as U+FFFD */
+    size_t text_bytes;
+    const uint32_t *ids;   /* NULL: no token_ids in the answer */
+    const float *logprobs; /* NULL: none in the answer; otherwise one for each id */
+    size_t count;          /* of ids and logprobs */
+    const uint32_t *prompt_ids; /* NULL: no prompt_token_ids in the answer */
+    size_t prompt_ids_count;
+    const char *finish_reason; /* NULL: not finished */
+    bool first;                /* first chunk of a stream (chat: carries the role) */
+    bool has_usage;
+    uint64_t prompt_tokens, completion_tokens;
+    bool has_k2; /* version and digest are there */
+    uint64_t version;
+    k2_digest digest;
+} k2_openai_answer;
+
+/* One JSON object: a whole response, or a chunk (wrap it with k2_sse_write; the stream ends with the data "[DONE]"). Floats are
+ * %.9g, so that an f32 survives bit for bit; a -inf is written as -3.4028235e+38, JSON has no infinity. A chunk with has_usage
+ * and without finish_reason, text and ids is the usage chunk: its choices are empty. */
+void k2_openai_write_answer(k2_buf *out, const k2_openai_answer *a);
+void k2_openai_write_chunk(k2_buf *out, const k2_openai_answer *a);
+
+/* What was read of an answer or a chunk; owns its memory, reused from one read to the next. */
+typedef struct k2_openai_parsed {
+    k2_openai_answer a; /* points into the members below; strings are "" when absent, finish_reason NULL when null */
+    k2_buf text;        /* all strings */
+    uint32_t *ids, *prompt_ids;
+    float *logprobs;
+    size_t ids_cap, prompt_ids_cap, logprobs_cap;
+} k2_openai_parsed;
+void k2_openai_parsed_init(k2_openai_parsed *p);
+void k2_openai_parsed_fini(k2_openai_parsed *p);
+/* k2_openai_parse_answer - read a whole answer or a chunk, completions or chat, of our engines or of others'.
+ *
+ * memory   out->a stays valid until the next parse into it
+ * keeps    fields that are absent are empty; unknown ones are skipped; only choices[0] is read; an {"error": ...} object (vLLM
+ *          sends it in mid-stream) is PEER_REFUSED with its message
+ * errors   PEER_PROTOCOL: not JSON, a wrong type, as many logprobs as ids are not there
+ */
+k2_code k2_openai_parse_answer(const char *body, size_t n, k2_openai_parsed *out, k2_error *err);
+
+/* {"object":"list","data":[{"id":model,"object":"model","created":..,"owned_by":"k2rl"}]} */
+void k2_openai_write_models(k2_buf *out, const char *const *models, size_t count, uint64_t created);
+/* A u64 as a JSON number up to 2^53, as a decimal string beyond. */
+void k2_openai_write_u64(k2_buf *out, uint64_t v);
+
+#endif
