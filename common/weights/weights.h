@@ -1,0 +1,228 @@
+/* weights - a model's sizes and tensors as files that other programs read, and as segments that travel.
+ *
+ * Nouns: `k2_dims` (common/tensor) are the sizes, as a Hugging Face config.json states them; a `k2_weights_file` is one
+ * safetensors file, mapped and checked at open; a `k2_weights_slot` is one named tensor in the caller's memory, f32; a
+ * `k2_weights_manifest` says what lies where in a segment of weights, with digests. Callers own slots and what they point to;
+ * everything else is freed by its own close or free. Functions that take a path block on files. Nothing here keeps state, so
+ * different objects may be used by different threads.
+ */
+#ifndef K2_COMMON_WEIGHTS_H
+#define K2_COMMON_WEIGHTS_H
+
+#include "common/base/base.h"
+#include "common/tensor/tensor.h"
+
+#define K2_WEIGHTS_RANK_MAX         8u           /* dimensions of one tensor */
+#define K2_WEIGHTS_NAME_BYTES_MAX   512u         /* of a tensor's name */
+#define K2_WEIGHTS_TENSORS_MAX      1000000u     /* of one model: Kimi-K2 with its FP8 scales has 139,644 */
+#define K2_WEIGHTS_HEADER_BYTES_MAX 100000000u   /* of a safetensors header, as the format's own reader has it */
+#define K2_WEIGHTS_CONFIG_BYTES_MAX (1u << 20)   /* of a config.json */
+#define K2_WEIGHTS_ALIGN            256u         /* of each tensor in a segment */
+
+/* ---- sizes: config.json ----------------------------------------------------------------------------------------------- */
+
+/* k2_weights_dims_load - the sizes in a Hugging Face config.json of model_type "kimi_k2" or "deepseek_v3".
+ *
+ *   Every key is known: it sets a size, it must have the one value that our model computes (hidden_act "silu", scoring_func
+ *   "sigmoid", attention_bias false, ...), or it says nothing about the computation and is ignored (architectures, dtype,
+ *   use_cache, ...). RoPE is understood both as "rope_theta" with "rope_scaling" and as "rope_parameters" of transformers 5.
+ *
+ * errors   "path: key: found, expected": NOT_FOUND; BAD_INPUT: not JSON, an unknown key (with the nearest known one), a missing
+ *          size, a wrong type, what k2_dims_check refuses; UNSUPPORTED: a value that our model does not compute (quantised
+ *          weights, prediction layers, another activation)
+ * source   transformers, configuration_deepseek_v3.py; moonshotai/Kimi-K2-Instruct, config.json
+ * tests    tests/unit/weights/dims_test.c, tests/fuzz/weights/dims_fuzz.c
+ */
+k2_code k2_weights_dims_load(const char *path, k2_dims *out, k2_error *err);
+/* The same for text in memory; `name` stands for the path in errors. */
+k2_code k2_weights_dims_parse(const char *name, const char *text, size_t n, k2_dims *out, k2_error *err);
+/* Append the config.json that transformers loads as DeepseekV3ForCausalLM; reading it back gives equal dims. */
+void k2_weights_dims_encode(const k2_dims *dims, k2_buf *out);
+k2_code k2_weights_dims_write(const k2_dims *dims, const char *path, k2_error *err); /* atomic */
+
+/* ---- tensors: safetensors ----------------------------------------------------------------------------------------------- */
+
+/* name in the file, bits an element. F32, BF16 and F16 can be loaded; the others are known so that a file which holds them can be
+ * checked and shown. */
+#define K2_WEIGHTS_DTYPES(X) \
+    X(F32, 32)               \
+    X(BF16, 16)              \
+    X(F16, 16)               \
+    X(F64, 64)               \
+    X(F8_E4M3, 8)            \
+    X(F8_E5M2, 8)            \
+    X(I64, 64)               \
+    X(I32, 32)               \
+    X(I16, 16)               \
+    X(I8, 8)                 \
+    X(U64, 64)               \
+    X(U32, 32)               \
+    X(U16, 16)               \
+    X(U8, 8)                 \
+    X(BOOL, 8)
+
+typedef enum k2_weights_dtype {
+#define K2_X(name, bits) K2_WEIGHTS_##name,
+    K2_WEIGHTS_DTYPES(K2_X)
+#undef K2_X
+    K2_WEIGHTS_DTYPE_COUNT
+} k2_weights_dtype;
+const char *k2_weights_dtype_name(k2_weights_dtype dtype);
+
+typedef struct k2_weights_tensor {
+    const char *name;
+    k2_weights_dtype dtype;
+    uint32_t rank; /* 0: one number */
+    uint64_t shape[K2_WEIGHTS_RANK_MAX];
+    const void *data; /* within the mapped file; at no particular alignment */
+    uint64_t bytes;
+} k2_weights_tensor;
+
+typedef struct k2_weights_file k2_weights_file;
+
+/* k2_weights_file_open - map a safetensors file and check it.
+ *
+ *   u64 header size, JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ..., "__metadata__": {text: text}}, data.
+ *
+ * memory   the result is the caller's; k2_weights_file_close (NULL is fine). Tensors and names live as long as it does
+ * errors   "path: ...": NOT_FOUND; BAD_INPUT: shorter than its header says, header not JSON, a field missing or of a wrong type,
+ *          a name given twice, bytes that do not fit dtype and shape, tensors that overlap, leave a gap or the file; LIMIT
+ * source   huggingface/safetensors, README.md, "Format"
+ * tests    tests/unit/weights/file_test.c, tests/fuzz/weights/file_fuzz.c
+ */
+k2_code k2_weights_file_open(const char *path, k2_weights_file **out, k2_error *err);
+/* The same for bytes that stay the caller's; `name` stands for the path in errors. */
+k2_code k2_weights_file_parse(const char *name, const void *bytes, size_t n, k2_weights_file **out, k2_error *err);
+void k2_weights_file_close(k2_weights_file *f);
+size_t k2_weights_file_count(const k2_weights_file *f);
+const k2_weights_tensor *k2_weights_file_at(const k2_weights_file *f, size_t i); /* in the order of their data */
+const k2_weights_tensor *k2_weights_file_find(const k2_weights_file *f, const char *name); /* NULL: not there */
+
+/* k2_weights_tensor_f32 - the elements as f32. bf16 and f16 are exact in f32.
+ *
+ * errors   UNSUPPORTED: another dtype; NOT_FINITE: NaN or infinity (names the element). On errors out is undefined
+ */
+k2_code k2_weights_tensor_f32(const k2_weights_tensor *t, float *out, k2_error *err);
+
+/* One tensor in the caller's memory. */
+typedef struct k2_weights_slot {
+    const char *name;
+    uint32_t rank;
+    uint64_t shape[K2_WEIGHTS_RANK_MAX];
+    float *data; /* product of shape elements */
+} k2_weights_slot;
+uint64_t k2_weights_slot_count(const k2_weights_slot *s); /* elements */
+
+/* k2_weights_file_write - write slots as one f32 safetensors file, through a temporary name, durable when it returns OK.
+ *
+ *   The metadata is {"format": "pt"}, which transformers asks for. Order of the slots is the order of the data; the same slots
+ *   give the same bytes.
+ *
+ * errors   NO_SPACE, IO. Names given twice are asserted
+ */
+k2_code k2_weights_file_write(const char *path, const k2_weights_slot *slots, size_t count, k2_error *err);
+
+/* ---- model directories -------------------------------------------------------------------------------------------------- */
+
+/* k2_weights_dir_load - fill every slot from DIR/model.safetensors, or from the shards of DIR/model.safetensors.index.json.
+ *
+ *   A tensor named *.rotary_emb.inv_freq is skipped: it follows from the sizes.
+ *
+ * errors   NOT_FOUND: neither file, or a tensor or shard missing; BAD_INPUT: another shape, a tensor that no slot asks for, index
+ *          and shards that disagree, a shard's name that leaves the directory; and those of the two functions above. On errors
+ *          the slots' memory is undefined
+ * tests    tests/unit/weights/dir_test.c; tests/interop/weights (transformers and safetensors read what we write)
+ */
+k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err);
+/* Write DIR/model.safetensors, then DIR/config.json: a directory with a config.json holds its weights. DIR is made if need be. */
+k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_slot *slots, size_t count, k2_error *err);
+/* The weights digest (see below) of slots in memory. */
+k2_digest k2_weights_digest(const k2_weights_slot *slots, size_t count);
+
+/* ---- weights on the move ------------------------------------------------------------------------------------------------- */
+
+/* A segment of weights:
+ *
+ *     0      header, 256 bytes: "K2WSEG1\0", u64 version, u64 manifest bytes, u64 data offset, u64 data bytes,
+ *            manifest digest (hi, lo), zeros
+ *     256    manifest, JSON
+ *            zeros up to the next multiple of 4096
+ *     data   tensors, each at a multiple of 256, f32, little-endian; gaps are zeros
+ *
+ * The weights digest is the digest of the lines "name dtype d0,d1 tensor-digest\n" sorted by name. It depends on names, types,
+ * shapes and values only: not on order, layout, chunk size, ranks, transport or version.
+ */
+#define K2_WEIGHTS_SEGMENT_HEADER_BYTES 256u
+#define K2_WEIGHTS_SEGMENT_DATA_ALIGN   4096u
+#define K2_WEIGHTS_MANIFEST_BYTES_MAX   (512u << 20) /* JSON of one manifest: a million tensors of a long line each */
+#define K2_WEIGHTS_CHUNK_BYTES_MIN      4096u
+#define K2_WEIGHTS_CHUNK_BYTES_MAX      (1u << 30)
+#define K2_WEIGHTS_CHUNKS_MAX           (16u << 20)
+
+typedef struct k2_weights_entry {
+    const char *name;
+    uint32_t rank;
+    uint64_t shape[K2_WEIGHTS_RANK_MAX];
+    uint64_t offset, bytes; /* within the data part */
+    k2_digest digest;       /* of the tensor's bytes */
+} k2_weights_entry;
+
+typedef struct k2_weights_manifest {
+    uint64_t version;    /* training step that made the weights */
+    uint64_t data_bytes; /* of the data part, gaps included */
+    uint32_t chunk_bytes;
+    size_t count;
+    k2_weights_entry *entries; /* in the order of their offsets */
+    size_t chunk_count;        /* ceil(data_bytes / chunk_bytes); the last one may be shorter */
+    uint64_t *chunks;          /* k2_hash64 of each chunk with seed 0 */
+    k2_digest digest;          /* the weights digest */
+} k2_weights_manifest;
+
+/* k2_weights_manifest_plan - lay slots out one behind the other; digests stay zero until k2_weights_segment_fill.
+ *
+ * memory   the result is the caller's, k2_weights_manifest_free; it keeps no pointer to the slots
+ * errors   BAD_INPUT: chunk_bytes out of range or no multiple of 4096; LIMIT: too many tensors or chunks
+ */
+k2_code k2_weights_manifest_plan(const k2_weights_slot *slots, size_t count, uint64_t version, uint32_t chunk_bytes,
+                                 k2_weights_manifest **out, k2_error *err);
+void k2_weights_manifest_free(k2_weights_manifest *m);
+/* Its length depends on the plan alone, not on the digests, so that a segment can be made before it is filled. */
+void k2_weights_manifest_encode(const k2_weights_manifest *m, k2_buf *out);
+/* k2_weights_manifest_decode - strict: every field there once, of its type and in range; entries in order, aligned, inside the
+ * data; the digest must be the one that follows from the entries.
+ *
+ * errors   BAD_INPUT, LIMIT, CORRUPT: the digest; the text names the field
+ * tests    tests/unit/weights/manifest_test.c, tests/fuzz/weights/manifest_fuzz.c
+ */
+k2_code k2_weights_manifest_decode(const char *text, size_t n, k2_weights_manifest **out, k2_error *err);
+/* CORRUPT where a chunk's hash or a tensor's digest is not that of the bytes (names the first one). */
+k2_code k2_weights_manifest_verify(const k2_weights_manifest *m, const void *data, k2_error *err);
+/* Copy every tensor to the slot of its name. BAD_INPUT, before anything is copied, where names or shapes are not the same. */
+k2_code k2_weights_manifest_scatter(const k2_weights_manifest *m, const void *data, const k2_weights_slot *slots, size_t count,
+                                    k2_error *err);
+
+typedef struct k2_weights_segment {
+    uint64_t version, manifest_bytes, data_offset, data_bytes;
+    k2_digest manifest_digest; /* of the JSON bytes */
+} k2_weights_segment;
+
+/* The header for a planned manifest (its digest still zero), and the bytes of the whole segment. */
+uint64_t k2_weights_segment_plan(const k2_weights_manifest *m, k2_weights_segment *out);
+/* k2_weights_segment_fill - write header, manifest and tensors into memory of the planned size, digests included.
+ *
+ * keeps    the manifest's digests are set; the header is written last, so that a reader of shared memory never takes a segment
+ *          that is being filled for a whole one
+ * errors   none; the slots are those of the plan (asserted)
+ */
+void k2_weights_segment_fill(k2_weights_manifest *m, const k2_weights_slot *slots, size_t count, void *memory, uint64_t bytes);
+void k2_weights_segment_encode(const k2_weights_segment *s, unsigned char out[K2_WEIGHTS_SEGMENT_HEADER_BYTES]);
+/* BAD_INPUT: magic, sizes that do not add up to segment_bytes, or a data offset that is not where it belongs. */
+k2_code k2_weights_segment_decode(const unsigned char header[K2_WEIGHTS_SEGMENT_HEADER_BYTES], uint64_t segment_bytes,
+                                  k2_weights_segment *out, k2_error *err);
+
+/* ---- the command ----------------------------------------------------------------------------------------------------------- */
+
+/* `k2rl ckpt ...`; argv[0] is "ckpt". Returns the exit status: 0, 2 for bad input or usage, 1 otherwise. */
+int k2_weights_main(int argc, char **argv);
+
+#endif
