@@ -96,7 +96,8 @@ k2_code k2_error_prefix(k2_error *err, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(err->text, sizeof err->text, fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof err->text) snprintf(err->text + n, sizeof err->text - (size_t)n, ": %s", old);
+    size_t room = n >= 0 && (size_t)n < sizeof err->text ? sizeof err->text - (size_t)n : 0;
+    if (room > 3) snprintf(err->text + n, room, ": %.*s", (int)room - 3, old);
     one_line(err->text);
     return err->code;
 }
