@@ -39,7 +39,7 @@ static void test_every_token_once(void **state)
     /* 4, 1, 10+10, 10, 10+1, 2 */
     assert_int_equal(k2i_sampler_windows(s), 8);
     bool differs = false;
-    k2i_window first[8], w[8];
+    k2i_window first[8] = {{0}}, w[8] = {{0}};
     for (uint64_t epoch = 0; epoch < 5; epoch++) {
         unsigned char seen[K2_COUNT(lengths)][32] = {{0}};
         for (uint64_t step = 0; step < 4; step++) k2i_sampler_step(s, epoch * 4 + step, 2, w + 2 * step);
