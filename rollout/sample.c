@@ -1,0 +1,166 @@
+/* sample - see sample_int.h. */
+#include "rollout/sample_int.h"
+
+#include <math.h>
+#include <string.h>
+
+void k2i_sampler_init(k2i_sampler *s, uint32_t vocab)
+{
+    K2_ASSERT(vocab >= 1);
+    s->vocab = vocab;
+    s->weight = k2_alloc_array(vocab, sizeof *s->weight);
+    s->heap = k2_alloc_array(vocab, sizeof *s->heap);
+}
+
+void k2i_sampler_fini(k2i_sampler *s)
+{
+    k2_free(s->weight);
+    k2_free(s->heap);
+    memset(s, 0, sizeof *s);
+}
+
+/* x = k ln2 + r with |r| <= ln2/2; ln2 is split in two so that k ln2 is exact; the series of e^r to r^13 is exact to 2^-58. */
+double k2i_exp(double x)
+{
+    K2_ASSERT(x <= 0);
+    if (x < -700.0) return 0.0;
+    const double shift = 0x1.8p52; /* adding and taking it away rounds to a whole number */
+    double k = (x * 0x1.71547652b82fep+0 + shift) - shift;
+    double r = (x - k * 0x1.62e42feep-1) - k * 0x1.a39ef35793c76p-33;
+    double p = 1.0 / 6227020800.0;
+    p = p * r + 1.0 / 479001600.0;
+    p = p * r + 1.0 / 39916800.0;
+    p = p * r + 1.0 / 3628800.0;
+    p = p * r + 1.0 / 362880.0;
+    p = p * r + 1.0 / 40320.0;
+    p = p * r + 1.0 / 5040.0;
+    p = p * r + 1.0 / 720.0;
+    p = p * r + 1.0 / 120.0;
+    p = p * r + 1.0 / 24.0;
+    p = p * r + 1.0 / 6.0;
+    p = p * r + 0.5;
+    p = p * r + 1.0;
+    p = p * r + 1.0;
+    uint64_t bits = (uint64_t)((int64_t)k + 1023) << 52;
+    double scale;
+    memcpy(&scale, &bits, sizeof scale);
+    return p * scale;
+}
+
+/* The greatest value, the lowest id among equals. False when a value is not finite. */
+static bool greatest(const float *row, uint32_t n, uint32_t *at)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!isfinite(row[i])) return false;
+        if (row[i] > row[best]) best = i;
+    }
+    *at = best;
+    return true;
+}
+
+/* Whether id a stands before id b in falling order. */
+static bool before(const float *row, uint32_t a, uint32_t b)
+{
+    return row[a] > row[b] || (row[a] == row[b] && a < b);
+}
+
+static void sift_down(uint32_t *heap, uint32_t n, uint32_t i, const float *row)
+{
+    for (;;) {
+        uint32_t child = 2 * i + 1;
+        if (child >= n) return;
+        if (child + 1 < n && before(row, heap[child + 1], heap[child])) child++;
+        if (!before(row, heap[child], heap[i])) return;
+        uint32_t t = heap[i];
+        heap[i] = heap[child];
+        heap[child] = t;
+        i = child;
+    }
+}
+
+/* Moves the first `keep` ids in falling order to the end of the heap array, the first one last, until their weights reach
+ * `enough`. A heap, because of a large vocabulary usually only a few ids are wanted. Gives how many were taken and their sum.
+ */
+static uint32_t take_greatest(k2i_sampler *s, const float *row, uint32_t keep, double enough, double *sum)
+{
+    uint32_t n = s->vocab, taken = 0;
+    *sum = 0;
+    while (taken < keep && (taken == 0 || *sum < enough)) {
+        uint32_t id = s->heap[0];
+        n--;
+        s->heap[0] = s->heap[n];
+        s->heap[n] = id;
+        sift_down(s->heap, n, 0, row);
+        taken++;
+        *sum += s->weight[id];
+    }
+    return taken;
+}
+
+static uint32_t draw_ordered(k2i_sampler *s, const float *row, const k2i_sampling *rule, double total, double u)
+{
+    uint32_t n = s->vocab;
+    for (uint32_t i = 0; i < n; i++) s->heap[i] = i;
+    for (uint32_t i = n / 2; i-- > 0;) sift_down(s->heap, n, i, row);
+    uint32_t keep = rule->top_k > 0 && rule->top_k < n ? rule->top_k : n;
+    double kept;
+    uint32_t count;
+    if (keep < n) {
+        count = take_greatest(s, row, keep, INFINITY, &kept);
+        double enough = rule->top_p * kept;
+        if (rule->top_p < 1) {
+            kept = 0;
+            count = 0;
+            while (count == 0 || (count < keep && kept < enough)) kept += s->weight[s->heap[n - 1 - count++]];
+        }
+    } else {
+        count = take_greatest(s, row, n, rule->top_p * total, &kept);
+    }
+    double target = u * kept, sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        sum += s->weight[s->heap[n - 1 - i]];
+        if (sum > target) return s->heap[n - 1 - i];
+    }
+    return s->heap[n - count];
+}
+
+bool k2i_sample(k2i_sampler *s, const float *row, const k2i_sampling *rule, double u, uint32_t *token)
+{
+    uint32_t best;
+    if (!greatest(row, s->vocab, &best)) return false;
+    if (rule->temperature <= 0 || rule->top_k == 1) {
+        *token = best;
+        return true;
+    }
+    double total = 0;
+    for (uint32_t i = 0; i < s->vocab; i++) s->weight[i] = k2i_exp(((double)row[i] - (double)row[best]) / rule->temperature);
+    for (uint32_t i = 0; i < s->vocab; i++) total += s->weight[i];
+    if (rule->top_p < 1 || (rule->top_k > 0 && rule->top_k < s->vocab)) {
+        *token = draw_ordered(s, row, rule, total, u);
+        return true;
+    }
+    double target = u * total, sum = 0;
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        sum += s->weight[i];
+        if (sum > target) {
+            *token = i;
+            return true;
+        }
+    }
+    *token = best;
+    return true;
+}
+
+uint32_t k2i_repeats(const int32_t *tokens, size_t n, const k2i_repetition *rule)
+{
+    if (rule->count < 2 || rule->min_period < 1) return 0;
+    for (uint32_t period = rule->min_period; period <= rule->max_period; period++) {
+        size_t same = (size_t)period * (rule->count - 1);
+        if (same + period > n) return 0;
+        size_t i = 0;
+        while (i < same && tokens[n - 1 - i] == tokens[n - 1 - i - period]) i++;
+        if (i == same) return period;
+    }
+    return 0;
+}
