@@ -1,0 +1,113 @@
+/* optim - AdamW, gradient norm, schedules. See optim_int.h. */
+#include "trainer/optim_int.h"
+
+#include <math.h>
+#include <string.h>
+
+void k2i_optim_init(k2i_optim *o, uint64_t begin, uint64_t end)
+{
+    K2_ASSERT(begin <= end);
+    *o = (k2i_optim){.begin = begin, .end = end};
+    o->m = k2_alloc_array(end - begin, sizeof(float));
+    o->v = k2_alloc_array(end - begin, sizeof(float));
+}
+
+void k2i_optim_fini(k2i_optim *o)
+{
+    k2_free(o->m);
+    k2_free(o->v);
+    *o = (k2i_optim){0};
+}
+
+void k2i_optim_reset(k2i_optim *o)
+{
+    memset(o->m, 0, (o->end - o->begin) * sizeof(float));
+    memset(o->v, 0, (o->end - o->begin) * sizeof(float));
+    o->updates = 0;
+}
+
+uint64_t k2i_norm_block_count(uint64_t begin, uint64_t end) { return (end - begin + K2I_BLOCK - 1) / K2I_BLOCK; }
+
+static double block_sum(const float *x, uint64_t n)
+{
+    double lane[8] = {0};
+    uint64_t i = 0;
+    for (; i + 8 <= n; i += 8)
+        for (int j = 0; j < 8; j++) lane[j] += (double)x[i + (uint64_t)j] * (double)x[i + (uint64_t)j];
+    for (int j = 0; i < n; i++, j++) lane[j] += (double)x[i] * (double)x[i];
+    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+}
+
+void k2i_norm_blocks(const float *grad, uint64_t begin, uint64_t end, double *sums)
+{
+    K2_ASSERT(begin % K2I_BLOCK == 0 || begin == end);
+    for (uint64_t i = begin, b = 0; i < end; i += K2I_BLOCK, b++)
+        sums[b] = block_sum(grad + (i - begin), K2_MIN(end - i, (uint64_t)K2I_BLOCK));
+}
+
+/* Constants of one update, rounded to f32 once. */
+typedef struct adamw {
+    float b1, b2, c1, c2, lr, eps, decay, scale, inv1, inv2;
+} adamw;
+
+/* Element by element, so the compiler may take any vector width and the bits stay. */
+static void adamw_run(const adamw *k, float *restrict p, float *restrict m, float *restrict v, const float *restrict grad, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        float g = k->scale * grad[i];
+        float mi = k->b1 * m[i] + k->c1 * g;
+        float vi = k->b2 * v[i] + k->c2 * (g * g);
+        m[i] = mi;
+        v[i] = vi;
+        float step = (mi * k->inv1) / (sqrtf(vi * k->inv2) + k->eps);
+        p[i] -= k->lr * (step + k->decay * p[i]);
+    }
+}
+
+void k2i_optim_apply(k2i_optim *o, const k2i_optim_config *config, const k2i_optim_span *spans, size_t span_count, double lr,
+                     double scale, const float *grad, float *params)
+{
+    o->updates++;
+    double t = (double)o->updates;
+    adamw k = {.b1 = (float)config->beta1,
+               .b2 = (float)config->beta2,
+               .c1 = (float)(1 - config->beta1),
+               .c2 = (float)(1 - config->beta2),
+               .lr = (float)lr,
+               .eps = (float)config->eps,
+               .scale = (float)scale,
+               .inv1 = (float)(1 / (1 - pow(config->beta1, t))),
+               .inv2 = (float)(1 / (1 - pow(config->beta2, t)))};
+    for (size_t s = 0; s < span_count; s++) {
+        uint64_t begin = K2_MAX(spans[s].begin, o->begin), end = K2_MIN(spans[s].end, o->end);
+        if (begin >= end || !spans[s].trained) continue;
+        k.decay = spans[s].decays ? (float)config->weight_decay : 0;
+        uint64_t at = begin - o->begin;
+        adamw_run(&k, params + begin, o->m + at, o->v + at, grad + at, end - begin);
+    }
+}
+
+k2i_schedule_kind k2i_schedule_find(const char *name)
+{
+    static const char *const names[] = {[K2I_CONSTANT] = "constant", [K2I_COSINE] = "cosine", [K2I_WSD] = "wsd"};
+    size_t i = 0;
+    while (i < K2_COUNT(names) && strcmp(names[i], name) != 0) i++;
+    K2_ASSERT(i < K2_COUNT(names));
+    return (k2i_schedule_kind)i;
+}
+
+static double half_cosine(const k2i_schedule *s, uint64_t from, uint64_t step)
+{
+    if (step <= from) return s->lr;
+    if (step >= from + s->decay) return s->lr_min;
+    double x = (double)(step - from) / (double)s->decay;
+    return s->lr_min + (s->lr - s->lr_min) * 0.5 * (1 + cos(3.14159265358979323846 * x));
+}
+
+double k2i_schedule_lr(const k2i_schedule *s, uint64_t step)
+{
+    if (step < s->warmup) return s->lr * (double)step / (double)s->warmup;
+    if (s->kind == K2I_COSINE) return half_cosine(s, s->warmup, step);
+    if (s->kind == K2I_WSD) return half_cosine(s, s->total > s->decay ? s->total - s->decay : 0, step);
+    return s->lr;
+}
