@@ -185,6 +185,11 @@ typedef struct k2_digest_stream k2_digest_stream;
 k2_digest_stream *k2_digest_begin(void);
 void k2_digest_update(k2_digest_stream *s, const void *bytes, size_t n);
 k2_digest k2_digest_end(k2_digest_stream *s); /* frees s */
+/* k2_hash64 with seed 0 of bytes that come piece by piece. */
+typedef struct k2_hash64_stream k2_hash64_stream;
+k2_hash64_stream *k2_hash64_begin(void);
+void k2_hash64_update(k2_hash64_stream *s, const void *bytes, size_t n);
+uint64_t k2_hash64_end(k2_hash64_stream *s); /* frees s */
 
 /* ---- numbers drawn by counter ---------------------------------------------------------------------------------- */
 

@@ -4,6 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
+/* The library's plain entry points are compiled for the oldest CPU; these pick AVX2 or AVX-512 at run time, same bits, twice the speed. */
+#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
+#include <xxh_x86dispatch.h>
+#endif
 
 k2_digest k2_digest_of(const void *bytes, size_t n)
 {
@@ -60,4 +64,24 @@ k2_digest k2_digest_end(k2_digest_stream *s)
     XXH128_hash_t h = XXH3_128bits_digest((XXH3_state_t *)s);
     XXH3_freeState((XXH3_state_t *)s);
     return (k2_digest){.hi = h.high64, .lo = h.low64};
+}
+
+k2_hash64_stream *k2_hash64_begin(void)
+{
+    XXH3_state_t *s = XXH3_createState();
+    K2_ASSERT(s != NULL);
+    XXH3_64bits_reset(s);
+    return (k2_hash64_stream *)s;
+}
+
+void k2_hash64_update(k2_hash64_stream *s, const void *bytes, size_t n)
+{
+    XXH3_64bits_update((XXH3_state_t *)s, bytes, n);
+}
+
+uint64_t k2_hash64_end(k2_hash64_stream *s)
+{
+    uint64_t hash = XXH3_64bits_digest((XXH3_state_t *)s);
+    XXH3_freeState((XXH3_state_t *)s);
+    return hash;
 }

@@ -22,7 +22,7 @@
 #define K2_COLL_RANKS_MAX 64u        /* every rank reads every other: the full mesh is for one machine or a rack */
 #define K2_COLL_LANES_MAX 64u        /* gradient lanes over all ranks */
 #define K2_COLL_BYTES_MIN 4096ull    /* smallest staging area */
-#define K2_COLL_BYTES_MAX (1ull << 32)
+#define K2_COLL_BYTES_MAX K2_XFER_CHUNK_MAX /* a round is one read of each peer */
 
 typedef struct k2_coll k2_coll;
 

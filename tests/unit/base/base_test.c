@@ -158,6 +158,17 @@ static void words_and_digests(void **state)
     k2_digest_update(s, "bc", 2);
     assert_true(k2_digest_equal(k2_digest_end(s), d));
     assert_false(k2_digest_parse("12", &e));
+
+    unsigned char bytes[3000];
+    for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (unsigned char)(i * 31 >> 3);
+    for (size_t cut = 0; cut <= sizeof bytes; cut += 100) {
+        k2_hash64_stream *h = k2_hash64_begin();
+        k2_hash64_update(h, bytes, cut);
+        k2_hash64_update(h, bytes + cut, sizeof bytes - cut);
+        assert_true(k2_hash64_end(h) == k2_hash64(bytes, sizeof bytes, 0));
+    }
+    /* XXH3_64bits of nothing with seed 0, from the reference implementation's own self-test. */
+    assert_true(k2_hash64(NULL, 0, 0) == 0x2D06800538D394C2ull);
 }
 
 int main(void)
