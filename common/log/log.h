@@ -2,7 +2,7 @@
  *
  * A `k2_log` is a file (or stderr) with a lowest level and a name. A line is
  *     2026-01-31T12:34:56.789Z INFO  rollout-2  text of the record key=value key="two words"
- * Fields follow the text as key=value; K2_LOG_TEXT quotes a value that may hold blanks. A record is written by one write(2)
+ * Fields follow the text as key=value; k2_log_value quotes a value that may hold blanks. A record is written by one write(2)
  * to a file opened for appending, so lines of several processes never mix. Control characters become '?': a hostile
  * input cannot forge a line. A write that fails (disk full) is dropped and counted, it never ends the process. The last
  * K2_LOG_RING_MAX lines of every level from DEBUG on stay in memory for crash reports, whatever was written.
