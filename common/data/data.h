@@ -97,7 +97,8 @@ typedef struct k2_idx k2_idx;
  * memory   the result is the caller's; k2_idx_close (NULL is fine)
  * errors   NOT_FOUND: a file is missing; BAD_INPUT: magic, version, dtype, a size that does not fit the counts, lengths and
  *          offsets that are not one behind the other, boundaries that do not rise from 0 to S, ".idx and .bin disagree" where
- *          .bin is not as long as the last sequence says; UNSUPPORTED: float data, multimodal modes; LIMIT: too many sequences
+ *          .bin is not as long as the last sequence says, no sequence at all; UNSUPPORTED: float data, multimodal modes; LIMIT:
+ *          too many sequences
  * source   Megatron-LM, megatron/core/datasets/indexed_dataset.py
  * tests    tests/unit/data/idx_test.c (byte-exact), tests/fuzz/data/idx_fuzz.c
  */
@@ -157,10 +158,12 @@ typedef struct k2_task_sizes {
     uint32_t prompts;     /* training prompts */
     uint32_t heldout;     /* held-out prompts */
     uint32_t letters_min; /* letters of a prompt, >= 2 */
-    uint32_t letters_max; /* <= 26, for they are distinct */
+    uint32_t letters_max; /* <= alphabet, for they are distinct */
+    uint32_t alphabet;    /* letters come from the first so many of a..z */
 } k2_task_sizes;
-#define K2_TASK_SIZES_DEFAULT \
-    ((k2_task_sizes){.corpus = 20000, .prompts = 4096, .heldout = 256, .letters_min = 2, .letters_max = 14})
+#define K2_TASK_SIZES_DEFAULT                                                                                        \
+    ((k2_task_sizes){                                                                                                \
+        .corpus = 20000, .prompts = 4096, .heldout = 256, .letters_min = 2, .letters_max = 14, .alphabet = 26})
 #define K2_TASK_ITEMS_MAX 10000000u /* corpus, prompts and heldout each */
 
 /* k2_task_quickstart_write - generate the word games: a user's message "<word> <letters>", answered by one of four skills.

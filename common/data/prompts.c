@@ -1,0 +1,297 @@
+/* Prompt files: a JSONL file read whole, checked whole, and kept in four allocations however many prompts it holds. */
+#include "common/data/data.h"
+#include "jsonl_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AUTO_ID_BYTES 16u /* "line-4294967295" and its terminator */
+
+/* All strings of a prompt are shorter decoded than quoted in the file, so one block of the file's size holds all of them. */
+struct k2_prompts {
+    char *json; /* the file */
+    char *text; /* decoded strings */
+    size_t text_used, text_capacity;
+    k2_prompt *items;
+    size_t count, capacity;
+    k2_prompt_message *messages; /* of all prompts, one behind the other */
+    size_t message_count, message_capacity;
+    k2_digest fingerprint;
+};
+
+typedef struct loader {
+    k2_prompts *p;
+    k2i_place at;
+    k2_prompts_limits limits;
+} loader;
+
+static const char *const roles[] = {"system", "user", "assistant"};
+
+static const char *keep(k2_prompts *p, const char *s)
+{
+    size_t n = strlen(s) + 1;
+    K2_ASSERT(n <= p->text_capacity - p->text_used);
+    char *kept = memcpy(p->text + p->text_used, s, n);
+    p->text_used += n;
+    return kept;
+}
+
+static void message_add(k2_prompts *p, const char *role, const char *content)
+{
+    if (p->message_count == p->message_capacity) {
+        p->message_capacity = K2_MAX(p->message_capacity * 2, (size_t)64);
+        p->messages = k2_realloc_array(p->messages, p->message_capacity, sizeof *p->messages);
+    }
+    p->messages[p->message_count++] = (k2_prompt_message){.role = role, .content = content};
+}
+
+/* A field that must be a string where it is there; `where` is "" or "messages[3]." for the text. */
+static k2_code string_field(const loader *l, const cJSON *object, const char *where, const char *key, const char **out,
+                            k2_error *err)
+{
+    const cJSON *item;
+    k2_code code = k2i_jsonl_field(l->at, object, key, &item, err);
+    if (code != K2_OK) return code;
+    if (item && !cJSON_IsString(item))
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: %s%s is %s, expected a string", l->at.name, l->at.line, where, key,
+                            k2i_jsonl_type(item));
+    *out = item ? item->valuestring : NULL;
+    return K2_OK;
+}
+
+static k2_code message_parse(loader *l, const cJSON *item, uint32_t i, k2_error *err)
+{
+    char where[32];
+    const char *role = NULL, *content = NULL;
+    snprintf(where, sizeof where, "messages[%u].", i);
+    if (!cJSON_IsObject(item))
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages[%u] is %s, expected an object", l->at.name, l->at.line, i,
+                            k2i_jsonl_type(item));
+    k2_code code = string_field(l, item, where, "role", &role, err);
+    if (code == K2_OK) code = string_field(l, item, where, "content", &content, err);
+    if (code != K2_OK) return code;
+    if (!role || !content)
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: %s%s is missing", l->at.name, l->at.line, where,
+                            role ? "content" : "role");
+    for (size_t r = 0; r < K2_COUNT(roles); r++) {
+        if (strcmp(role, roles[r]) != 0) continue;
+        message_add(l->p, roles[r], keep(l->p, content));
+        return K2_OK;
+    }
+    return k2_error_set(err, K2_BAD_INPUT, "%s:%u: %srole is \"%.64s\", expected \"system\", \"user\" or \"assistant\"",
+                        l->at.name, l->at.line, where, role);
+}
+
+static k2_code messages_parse(loader *l, const cJSON *list, uint32_t *count, k2_error *err)
+{
+    if (!cJSON_IsArray(list))
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages is %s, expected a list", l->at.name, l->at.line,
+                            k2i_jsonl_type(list));
+    for (const cJSON *item = list->child; item; item = item->next, (*count)++) {
+        if (*count == K2_DATA_MESSAGES_MAX)
+            return k2_error_set(err, K2_LIMIT, "%s:%u: messages holds more than %u", l->at.name, l->at.line,
+                                K2_DATA_MESSAGES_MAX);
+        k2_code code = message_parse(l, item, *count, err);
+        if (code != K2_OK) return code;
+    }
+    if (*count == 0) return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages is empty", l->at.name, l->at.line);
+    if (strcmp(l->p->messages[l->p->message_count - 1].role, "user") != 0)
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages[%u].role is \"%s\", but the last message must be a user's",
+                            l->at.name, l->at.line, *count - 1, l->p->messages[l->p->message_count - 1].role);
+    return K2_OK;
+}
+
+static k2_code turns_parse(loader *l, const cJSON *object, uint32_t *count, k2_error *err)
+{
+    const cJSON *list = NULL;
+    const char *prompt = NULL;
+    k2_code code = k2i_jsonl_field(l->at, object, "messages", &list, err);
+    if (code == K2_OK) code = string_field(l, object, "", "prompt", &prompt, err);
+    if (code != K2_OK) return code;
+    if (!list == !prompt)
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: %s of \"messages\" and \"prompt\" %s, expected one of them", l->at.name,
+                            l->at.line, list ? "both" : "none", list ? "are there" : "is there");
+    if (list) return messages_parse(l, list, count, err);
+    message_add(l->p, roles[1], keep(l->p, prompt));
+    *count = 1;
+    return K2_OK;
+}
+
+static k2_code id_parse(loader *l, const cJSON *object, const char **id, k2_error *err)
+{
+    char automatic[AUTO_ID_BYTES];
+    const char *given = NULL;
+    k2_code code = string_field(l, object, "", "id", &given, err);
+    if (code != K2_OK) return code;
+    if (given && (*given == 0 || strlen(given) > K2_DATA_ID_BYTES_MAX))
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: id has %zu bytes, expected 1 to %u", l->at.name, l->at.line,
+                            strlen(given), K2_DATA_ID_BYTES_MAX);
+    snprintf(automatic, sizeof automatic, "line-%u", l->at.line);
+    *id = keep(l->p, given ? given : automatic);
+    return K2_OK;
+}
+
+static k2_code prompt_parse(loader *l, const cJSON *object, k2_prompt *out, k2_error *err)
+{
+    const char *answer = NULL;
+    k2_code code = id_parse(l, object, &out->id, err);
+    if (code == K2_OK) code = turns_parse(l, object, &out->message_count, err);
+    if (code == K2_OK) code = string_field(l, object, "", "answer", &answer, err);
+    if (code != K2_OK) return code;
+    if (!answer && !l->limits.answer_optional)
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: \"answer\" is missing", l->at.name, l->at.line);
+    out->answer = answer ? keep(l->p, answer) : NULL;
+    out->line = l->at.line;
+    return K2_OK;
+}
+
+static k2_code line_load(loader *l, const char *line, size_t n, k2_error *err)
+{
+    k2_prompts *p = l->p;
+    cJSON *object = NULL;
+    if (p->count == l->limits.prompts_max)
+        return k2_error_set(err, K2_LIMIT, "%s:%u: more than %u prompts", l->at.name, l->at.line, l->limits.prompts_max);
+    if (p->count == p->capacity) {
+        p->capacity = K2_MAX(p->capacity * 2, (size_t)64);
+        p->items = k2_realloc_array(p->items, p->capacity, sizeof *p->items);
+    }
+    k2_prompt *item = &p->items[p->count];
+    *item = (k2_prompt){.json = line, .json_bytes = n};
+    k2_code code = k2i_jsonl_object(l->at, line, n, &object, err);
+    if (code != K2_OK) return code;
+    code = prompt_parse(l, object, item, err);
+    cJSON_Delete(object);
+    if (code == K2_OK) p->count++;
+    return code;
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const k2_prompt *x = *(const k2_prompt *const *)a, *y = *(const k2_prompt *const *)b;
+    int order = strcmp(x->id, y->id);
+    return order ? order : x->line < y->line ? -1 : x->line > y->line;
+}
+
+/* Names the first line whose id was there before. */
+static k2_code ids_check(const char *name, const k2_prompts *p, k2_error *err)
+{
+    const k2_prompt **sorted = k2_alloc_array(p->count, sizeof *sorted), *second = NULL, *first = NULL;
+    for (size_t i = 0; i < p->count; i++) sorted[i] = &p->items[i];
+    qsort(sorted, p->count, sizeof *sorted, by_id);
+    for (size_t i = 1; i < p->count; i++) {
+        if (strcmp(sorted[i - 1]->id, sorted[i]->id) != 0 || (second && second->line < sorted[i]->line)) continue;
+        first = sorted[i - 1];
+        second = sorted[i];
+    }
+    k2_free(sorted);
+    if (!second) return K2_OK;
+    return k2_error_set(err, K2_BAD_INPUT, "%s:%u: id \"%s\" was given before, at line %u", name, second->line, second->id,
+                        first->line);
+}
+
+/* Pointers into arrays that grew while loading, line ends, fingerprint. */
+static void finish(k2_prompts *p)
+{
+    k2_digest_stream *digest = k2_digest_begin();
+    size_t message = 0;
+    for (size_t i = 0; i < p->count; i++) {
+        k2_prompt *item = &p->items[i];
+        item->messages = p->messages + message;
+        message += item->message_count;
+        k2_digest_update(digest, item->json, item->json_bytes);
+        k2_digest_update(digest, "\n", 1);
+        p->json[item->json - p->json + (ptrdiff_t)item->json_bytes] = 0;
+    }
+    p->fingerprint = k2_digest_end(digest);
+}
+
+static size_t lines_count(const char *bytes, size_t n)
+{
+    size_t lines = 1;
+    for (const char *at = bytes; (at = memchr(at, '\n', n - (size_t)(at - bytes))); at++) lines++;
+    return lines;
+}
+
+/* Takes `bytes` (n of them and a terminator). */
+static k2_code load(const char *name, char *bytes, size_t n, const k2_prompts_limits *limits, k2_prompts **out, k2_error *err)
+{
+    loader l = {.p = k2_alloc(sizeof *l.p), .at = {.name = name}, .limits = *limits};
+    l.p->json = bytes;
+    l.p->text_capacity = n + lines_count(bytes, n) * AUTO_ID_BYTES;
+    l.p->text = k2_alloc(l.p->text_capacity);
+    k2i_jsonl lines = {.name = name, .bytes = bytes, .n = n, .line_bytes_max = limits->line_bytes_max};
+    k2_code code;
+    const char *line;
+    size_t len;
+    while ((code = k2i_jsonl_next(&lines, &line, &len, err)) == K2_OK) {
+        l.at.line = lines.line;
+        code = line_load(&l, line, len, err);
+        if (code != K2_OK) goto free_prompts;
+    }
+    if (code != K2_NOT_FOUND) goto free_prompts;
+    code = l.p->count ? ids_check(name, l.p, err) : k2_error_set(err, K2_BAD_INPUT, "%s: holds no prompt", name);
+    if (code != K2_OK) goto free_prompts;
+    finish(l.p);
+    *out = l.p;
+    return K2_OK;
+free_prompts:
+    k2_prompts_free(l.p);
+    return code;
+}
+
+static k2_prompts_limits with_defaults(const k2_prompts_limits *given)
+{
+    k2_prompts_limits l = given ? *given : (k2_prompts_limits){0};
+    if (!l.file_bytes_max) l.file_bytes_max = K2_DATA_FILE_BYTES_MAX;
+    if (!l.line_bytes_max) l.line_bytes_max = K2_DATA_LINE_BYTES_MAX;
+    if (!l.prompts_max) l.prompts_max = K2_DATA_PROMPTS_MAX;
+    return l;
+}
+
+k2_code k2_prompts_load(const char *path, const k2_prompts_limits *limits, k2_prompts **out, k2_error *err)
+{
+    const k2_prompts_limits l = with_defaults(limits);
+    char *bytes = NULL;
+    size_t n = 0;
+    k2_code code = k2_file_read(path, l.file_bytes_max, &bytes, &n, err);
+    return code == K2_OK ? load(path, bytes, n, &l, out, err) : code;
+}
+
+k2_code k2_prompts_parse(const char *name, const char *bytes, size_t n, const k2_prompts_limits *limits, k2_prompts **out,
+                         k2_error *err)
+{
+    const k2_prompts_limits l = with_defaults(limits);
+    if (n > l.file_bytes_max)
+        return k2_error_set(err, K2_LIMIT, "%s: %zu bytes, at most %llu are accepted", name, n,
+                            (unsigned long long)l.file_bytes_max);
+    char *copy = k2_alloc(n + 1);
+    if (n) memcpy(copy, bytes, n);
+    return load(name, copy, n, &l, out, err);
+}
+
+void k2_prompts_free(k2_prompts *p)
+{
+    if (!p) return;
+    k2_free(p->json);
+    k2_free(p->text);
+    k2_free(p->items);
+    k2_free(p->messages);
+    k2_free(p);
+}
+
+size_t k2_prompts_count(const k2_prompts *p)
+{
+    return p->count;
+}
+
+const k2_prompt *k2_prompts_at(const k2_prompts *p, size_t i)
+{
+    K2_ASSERT(i < p->count);
+    return &p->items[i];
+}
+
+k2_digest k2_prompts_fingerprint(const k2_prompts *p)
+{
+    return p->fingerprint;
+}
