@@ -1,0 +1,112 @@
+/* `k2rl data`: the table of sub-commands, their help, and exit statuses. */
+#include "args_int.h"
+#include "common/data/data.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const tasks[] = {"quickstart"};
+
+k2_code k2i_data_task(char **args, int count, k2_error *err)
+{
+    k2_task_sizes sizes = {0};
+    uint64_t seed = 1;
+    const char *dir = NULL;
+    const k2i_option options[] = {
+        {.name = "--out", .text = &dir},
+        {.name = "--seed", .u64 = &seed},
+        {.name = "--corpus", .u32 = &sizes.corpus},
+        {.name = "--prompts", .u32 = &sizes.prompts},
+        {.name = "--heldout", .u32 = &sizes.heldout},
+        {.name = "--letters-min", .u32 = &sizes.letters_min},
+        {.name = "--letters-max", .u32 = &sizes.letters_max},
+        {.name = "--alphabet", .u32 = &sizes.alphabet},
+    };
+    int operands = 0;
+    k2_code code = k2i_args_parse(args, count, options, K2_COUNT(options), &operands, err);
+    if (code != K2_OK) return code;
+    if (operands != 1)
+        return k2_error_set(err, K2_BAD_INPUT, "%d operands, expected the name of one task: quickstart", operands);
+    if (strcmp(args[0], tasks[0]) != 0)
+        return k2_error_set(err, K2_BAD_INPUT, "unknown task \"%.64s\", expected %s", args[0], tasks[0]);
+    if (!dir) return k2_error_set(err, K2_BAD_INPUT, "--out DIR is missing");
+    code = k2_task_quickstart_write(dir, seed, &sizes, err);
+    if (code == K2_OK)
+        printf("%s: %s, %s, %s.idx and %s.bin written\n", dir, K2_TASK_PROMPTS_FILE, K2_TASK_HELDOUT_FILE,
+               K2_TASK_CORPUS_PREFIX, K2_TASK_CORPUS_PREFIX);
+    return code;
+}
+
+static const struct {
+    const char *name;
+    k2_code (*run)(char **args, int count, k2_error *err);
+    const char *usage, *what, *options;
+} commands[] = {
+    {"text2idx", k2i_data_text2idx, "k2rl data text2idx OUT_PREFIX FILE|DIR... [--split]",
+     "Write text files as Megatron token files OUT_PREFIX.idx and OUT_PREFIX.bin, byte tokenizer, EOS behind each document.",
+     "  FILE      one document a file; a second name of a file that was read before is skipped\n"
+     "  DIR       its regular files in the order of their names; links and sub-directories are left out\n"
+     "  --split   documents are the paragraphs: runs of lines between blank ones\n"},
+    {"jsonl2idx", k2i_data_jsonl2idx, "k2rl data jsonl2idx OUT_PREFIX FILE|DIR... [--field NAME]",
+     "Write one field of JSON lines as Megatron token files, byte tokenizer, EOS behind each document.",
+     "  --field NAME   the field that holds the text (default: text)\n"},
+    {"show", k2i_data_show, "k2rl data show PREFIX|FILE.jsonl",
+     "Check a token file or a prompt file, and print its counts, its fingerprint and its first item.", ""},
+    {"task", k2i_data_task, "k2rl data task quickstart --out DIR [options]",
+     "Generate a task: a corpus for pretraining, prompts to train on, and held-out prompts to measure with.",
+     "  --out DIR         where to write corpus.idx, corpus.bin, prompts.jsonl, heldout.jsonl\n"
+     "  --seed N          the same seed and sizes give the same files (default: 1)\n"
+     "  --corpus N        documents (default: 20000)\n"
+     "  --prompts N       training prompts (default: 4096)\n"
+     "  --heldout N       held-out prompts (default: 256)\n"
+     "  --letters-min N   letters of a prompt (default: 2)\n"
+     "  --letters-max N   (default: 14)\n"
+     "  --alphabet N      letters come from the first N of a to z (default: 26)\n"},
+};
+
+static void help_all(FILE *to)
+{
+    fprintf(to, "usage: k2rl data COMMAND ... (--help behind a command says more)\n\n");
+    for (size_t i = 0; i < K2_COUNT(commands); i++) fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].what);
+}
+
+static bool asks_for_help(const char *arg)
+{
+    return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+}
+
+static int unknown_command(const char *name)
+{
+    const char *names[K2_COUNT(commands)];
+    for (size_t i = 0; i < K2_COUNT(commands); i++) names[i] = commands[i].name;
+    const char *nearest = k2_str_nearest(name, names, K2_COUNT(names));
+    fprintf(stderr, "k2rl data: unknown command \"%.64s\"; %s%s\n", name, nearest ? "did you mean " : "see k2rl data --help",
+            nearest ? nearest : "");
+    return 2;
+}
+
+int k2_data_main(int argc, char **argv)
+{
+    k2_error err = {0};
+    if (argc < 2) {
+        fprintf(stderr, "k2rl data: a command is missing: text2idx, jsonl2idx, show or task\n");
+        return 2;
+    }
+    if (asks_for_help(argv[1])) {
+        help_all(stdout);
+        return 0;
+    }
+    for (size_t i = 0; i < K2_COUNT(commands); i++) {
+        if (strcmp(argv[1], commands[i].name) != 0) continue;
+        for (int a = 2; a < argc; a++) {
+            if (!asks_for_help(argv[a])) continue;
+            printf("usage: %s\n\n%s\n%s%s", commands[i].usage, commands[i].what, *commands[i].options ? "\n" : "",
+                   commands[i].options);
+            return 0;
+        }
+        k2_code code = commands[i].run(argv + 2, argc - 2, &err);
+        if (code != K2_OK) fprintf(stderr, "k2rl data %s: %s\n", commands[i].name, err.text);
+        return k2_code_exit(code);
+    }
+    return unknown_command(argv[1]);
+}
