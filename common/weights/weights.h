@@ -12,7 +12,6 @@
 #include "common/base/base.h"
 #include "common/tensor/tensor.h"
 
-#define K2_WEIGHTS_RANK_MAX         8u           /* dimensions of one tensor */
 #define K2_WEIGHTS_NAME_BYTES_MAX   512u         /* of a tensor's name */
 #define K2_WEIGHTS_TENSORS_MAX      1000000u     /* of one model: Kimi-K2 with its FP8 scales has 139,644 */
 #define K2_WEIGHTS_HEADER_BYTES_MAX 100000000u   /* of a safetensors header, as the format's own reader has it */
@@ -42,38 +41,11 @@ k2_code k2_weights_dims_write(const k2_dims *dims, const char *path, k2_error *e
 
 /* ---- tensors: safetensors ----------------------------------------------------------------------------------------------- */
 
-/* name in the file, bits an element. F32, BF16 and F16 can be loaded; the others are known so that a file which holds them can be
- * checked and shown. */
-#define K2_WEIGHTS_DTYPES(X) \
-    X(F32, 32)               \
-    X(BF16, 16)              \
-    X(F16, 16)               \
-    X(F64, 64)               \
-    X(F8_E4M3, 8)            \
-    X(F8_E5M2, 8)            \
-    X(I64, 64)               \
-    X(I32, 32)               \
-    X(I16, 16)               \
-    X(I8, 8)                 \
-    X(U64, 64)               \
-    X(U32, 32)               \
-    X(U16, 16)               \
-    X(U8, 8)                 \
-    X(BOOL, 8)
-
-typedef enum k2_weights_dtype {
-#define K2_X(name, bits) K2_WEIGHTS_##name,
-    K2_WEIGHTS_DTYPES(K2_X)
-#undef K2_X
-    K2_WEIGHTS_DTYPE_COUNT
-} k2_weights_dtype;
-const char *k2_weights_dtype_name(k2_weights_dtype dtype);
-
+/* F32, BF16 and F16 can be loaded; a file with any other type of k2_dtype can be checked and shown. */
 typedef struct k2_weights_tensor {
     const char *name;
-    k2_weights_dtype dtype;
-    uint32_t rank; /* 0: one number */
-    uint64_t shape[K2_WEIGHTS_RANK_MAX];
+    k2_dtype dtype;
+    k2_shape shape;   /* rank 0: one number */
     const void *data; /* within the mapped file; at no particular alignment */
     uint64_t bytes;
 } k2_weights_tensor;
@@ -86,7 +58,8 @@ typedef struct k2_weights_file k2_weights_file;
  *
  * memory   the result is the caller's; k2_weights_file_close (NULL is fine). Tensors and names live as long as it does
  * errors   "path: ...": NOT_FOUND; BAD_INPUT: shorter than its header says, header not JSON, a field missing or of a wrong type,
- *          a name given twice, bytes that do not fit dtype and shape, tensors that overlap, leave a gap or the file; LIMIT
+ *          a name given twice, bytes that do not fit dtype and shape, tensors that overlap, leave a gap or the file;
+ *          UNSUPPORTED: a dtype that is not in K2_DTYPES; LIMIT
  * source   huggingface/safetensors, README.md, "Format"
  * tests    tests/unit/weights/file_test.c, tests/fuzz/weights/file_fuzz.c
  */
@@ -107,11 +80,9 @@ k2_code k2_weights_tensor_f32(const k2_weights_tensor *t, float *out, k2_error *
 /* One tensor in the caller's memory. */
 typedef struct k2_weights_slot {
     const char *name;
-    uint32_t rank;
-    uint64_t shape[K2_WEIGHTS_RANK_MAX];
-    float *data; /* product of shape elements */
+    k2_shape shape;
+    float *data; /* k2_shape_count elements */
 } k2_weights_slot;
-uint64_t k2_weights_slot_count(const k2_weights_slot *s); /* elements */
 
 /* k2_weights_file_write - write slots as one f32 safetensors file, through a temporary name, durable when it returns OK.
  *
@@ -161,8 +132,7 @@ k2_digest k2_weights_digest(const k2_weights_slot *slots, size_t count);
 
 typedef struct k2_weights_entry {
     const char *name;
-    uint32_t rank;
-    uint64_t shape[K2_WEIGHTS_RANK_MAX];
+    k2_shape shape;
     uint64_t offset, bytes; /* within the data part */
     k2_digest digest;       /* of the tensor's bytes */
 } k2_weights_entry;
