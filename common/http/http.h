@@ -60,7 +60,7 @@ void k2_http_server_close(k2_http_server *s);
 const char *k2_http_req_method(const k2_http_req *req); /* "POST" */
 const char *k2_http_req_path(const k2_http_req *req);   /* starts with '/'; without the query; percent escapes as sent */
 const char *k2_http_req_query(const k2_http_req *req);  /* after '?', "" when there is none */
-/* Value of a header by its name in any case; several lines of one name are joined by ", "; NULL when absent. */
+/* Value of the first header line of this name, in any case; NULL when absent. */
 const char *k2_http_req_header(const k2_http_req *req, const char *name);
 /* The whole body, with an uncounted 0 byte behind it; *n may be 0. Valid as long as the request. */
 const char *k2_http_req_body(const k2_http_req *req, size_t *n);
@@ -79,7 +79,8 @@ void k2_http_req_on_drain(k2_http_req *req, void (*on_drain)(void *arg), void *a
 void k2_http_header_add(k2_http_req *req, const char *name, const char *value);
 /* Answer whole; the request is gone when this returns. body is copied; content_type may be NULL when n is 0. */
 void k2_http_respond(k2_http_req *req, int status, const char *content_type, const void *body, size_t n);
-/* Answer in pieces (chunked; for HTTP/1.0 clients the connection's end is the answer's end). */
+/* Answer in pieces (chunked; for HTTP/1.0 clients the connection's end is the answer's end). content_type is a literal: the head
+ * leaves with the first piece, or at the end of this turn of the loop. */
 void k2_http_stream_begin(k2_http_req *req, int status, const char *content_type);
 /* k2_http_stream_write - send one piece; it leaves in this turn of the loop.
  *
@@ -110,7 +111,7 @@ typedef struct k2_http_client_config {
 } k2_http_client_config;
 
 k2_http_client *k2_http_client_new(k2_loop *loop, const k2_http_client_config *config);
-/* Cancels all calls (their callbacks do not come) and closes all connections; the pointer is invalid after this call. */
+/* Cancels all calls (of their callbacks only on_gone comes) and closes all connections; the pointer is invalid after this call. */
 void k2_http_client_close(k2_http_client *c);
 
 typedef struct k2_http_call_spec {
@@ -133,6 +134,8 @@ typedef struct k2_http_call_ops {
     /* Comes exactly once, unless the call is canceled; the call is gone when it returns. OK: the answer came whole (of any
      * status). text says what went wrong, "" for OK. */
     void (*on_done)(void *arg, k2_code code, const char *text);
+    /* The very last: behind on_done, or inside k2_http_cancel. Where arg may be released. */
+    void (*on_gone)(void *arg);
 } k2_http_call_ops;
 
 /* k2_http_request - send a request; the answer comes through ops.
@@ -145,9 +148,10 @@ typedef struct k2_http_call_ops {
  */
 k2_http_call *k2_http_request(k2_http_client *c, const k2_http_call_spec *spec, const k2_http_call_ops *ops, void *arg,
                               k2_error *err);
-/* Give the call up: no callback comes any more, a busy connection is closed so that the peer notices. */
+/* Give the call up: no callback comes any more (but on_gone, at once), a busy connection is closed so that the peer notices. */
 void k2_http_cancel(k2_http_call *call);
-/* Back-pressure: no on_data comes until resume, and the peer is made to wait. The idle deadline rests meanwhile. */
+/* Back-pressure: the peer is made to wait until resume; what has been read already (64 KiB at most) still comes. The idle deadline
+ * rests meanwhile, and so does noticing that the peer has gone. */
 void k2_http_call_pause(k2_http_call *call);
 void k2_http_call_resume(k2_http_call *call);
 /* Value of an answer's header; from on_head to on_done. NULL when absent. */
