@@ -268,7 +268,7 @@ static void line_feed(line *l, const char *data, size_t n)
         k2i_http_result r = k2i_http_feed(&l->msg, data, n, &used);
         if (r == K2I_HTTP_MORE || r == K2I_HTTP_STOPPED) return; /* stopped: canceled, and with it the line closed */
         if (r == K2I_HTTP_ERROR) {
-            char text[160];
+            char text[K2_HTTP_HOST_MAX + 160];
             bool large = l->msg.error_status == 431 || l->msg.error_status == 414;
             snprintf(text, sizeof text, "%s:%u: bad answer: %s", l->host->name, l->host->port, l->msg.why);
             line_close(l);

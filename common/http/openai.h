@@ -16,6 +16,7 @@
 #define K2_OPENAI_STOPS_MAX    8u       /* stop strings and, apart from them, stop token ids; OpenAI allows 4 strings */
 #define K2_OPENAI_MESSAGES_MAX 4096u    /* messages of one chat */
 #define K2_OPENAI_PROMPT_MAX   1048576u /* token ids of one prompt: above any context length we know */
+#define K2_OPENAI_TOKENS_MAX   1048576u /* max_tokens of one request, likewise */
 
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
@@ -67,7 +68,7 @@ typedef struct k2_openai_request {
     size_t prompt_ids_count;
     k2_openai_message *messages;
     size_t message_count;
-    uint32_t max_tokens;        /* 0 is allowed in completions; chat: max_completion_tokens or max_tokens */
+    uint32_t max_tokens;        /* 1 .. K2_OPENAI_TOKENS_MAX; in chat also given as max_completion_tokens */
     double temperature, top_p;  /* 1 and 1 when not given; 0 <= temperature <= 100, 0 < top_p <= 1 */
     int32_t top_k;              /* 0 when not given: off; -1 is read as 0 */
     uint64_t seed;
@@ -97,18 +98,21 @@ void k2_openai_request_fini(k2_openai_request *r);
 /* For an engine that knows no further parameters: false and err when r->extra is set. */
 bool k2_openai_refuse_extra(const k2_openai_request *r, k2_openai_error *err);
 
-/* k2_openai_write_request - the body that parses into r.
- *
- * keeps    ids_more[0..ids_more_count) is appended to r->prompt_ids: the body of a continued request. A request whose prompt is
- *          text or messages can be continued by giving its prompt's ids in prompt_ids_override (NULL: as it is); it then
- *          becomes a plain completion. r->extra is passed on
- */
+/* How a request goes on from tokens that were generated before, by an engine that is gone. */
 typedef struct k2_openai_resume {
-    const uint32_t *prompt_ids_override; /* NULL: r's own prompt */
-    size_t prompt_ids_override_count;
-    const uint32_t *ids_more; /* tokens generated so far */
-    size_t ids_more_count;
+    const uint32_t *prompt_ids; /* the prompt as that engine gave it in prompt_token_ids; NULL: the request's own prompt_ids */
+    size_t prompt_ids_count;
+    const uint32_t *ids; /* generated so far; fewer than max_tokens */
+    size_t ids_count;
 } k2_openai_resume;
+
+/* k2_openai_write_request - the body that parses into r (extra included), or the one that continues it.
+ *
+ * keeps    with resume (NULL: none) the body is always one of /v1/completions: its prompt is the prompt's ids and the ids so
+ *          far, max_tokens is less by their count, and k2.position, where k2 is present, is more by it. An engine that gets a
+ *          position p > 0 may take the last p ids of the prompt for generated ones (to go on in the middle of a character or
+ *          of a stop string)
+ */
 void k2_openai_write_request(k2_buf *out, const k2_openai_request *r, const k2_openai_resume *resume);
 
 /* ---- answers ---------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,167 @@
+/* openai_answer.c - reading whole answers and chunks, of our engines and of others'. Their documents differ in what they leave
+ * out, so absent and null are the same here; a wrong type is not. */
+#include "openai_int.h"
+
+#include <math.h>
+#include <string.h>
+
+#define TEXT_MAX ((size_t)1 << 30) /* strings of one answer: bounded by the body already */
+
+void k2_openai_parsed_init(k2_openai_parsed *p)
+{
+    memset(p, 0, sizeof *p);
+    k2_buf_init(&p->text, TEXT_MAX);
+}
+
+void k2_openai_parsed_fini(k2_openai_parsed *p)
+{
+    k2_buf_fini(&p->text);
+    k2_free(p->ids);
+    k2_free(p->prompt_ids);
+    k2_free(p->logprobs);
+    memset(p, 0, sizeof *p);
+}
+
+/* The member, or NULL where it is absent or null. */
+static const cJSON *get(const cJSON *object, const char *name)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNull(v) ? NULL : v;
+}
+
+/* A string of the answer is kept by its offset until all are there, as the buffer moves while it grows. */
+static bool keep(k2_openai_parsed *p, const cJSON *v, size_t *offset, size_t *bytes)
+{
+    *offset = p->text.len;
+    *bytes = 0;
+    if (v && !cJSON_IsString(v)) return false;
+    size_t n = v ? strlen(v->valuestring) : 0;
+    k2_buf_append(&p->text, v ? v->valuestring : "", n);
+    k2_buf_append(&p->text, "", 1);
+    *bytes = n;
+    return true;
+}
+
+static bool read_ids(const cJSON *v, uint32_t **ids, size_t *cap, size_t *count)
+{
+    *count = 0;
+    if (!v) return true;
+    if (!cJSON_IsArray(v)) return false;
+    size_t n = 0;
+    for (const cJSON *e = v->child; e; e = e->next) {
+        int64_t id;
+        if (!k2i_json_int(e, 0, INT32_MAX, &id)) return false;
+        if (n == *cap) {
+            *cap = K2_MAX(*cap * 2, (size_t)16);
+            *ids = k2_realloc_array(*ids, *cap, sizeof **ids);
+        }
+        (*ids)[n++] = (uint32_t)id;
+    }
+    if (!*ids) { /* an empty list is a list all the same */
+        *cap = 16;
+        *ids = k2_alloc_array(*cap, sizeof **ids);
+    }
+    *count = n;
+    return true;
+}
+
+static bool read_logprobs(k2_openai_parsed *p, const cJSON *v, size_t *count)
+{
+    *count = 0;
+    if (!v) return true;
+    const cJSON *list = get(v, "token_logprobs"), *content = get(v, "content");
+    if (!list && !content) return true;
+    if (!cJSON_IsArray(list ? list : content)) return false;
+    for (const cJSON *e = (list ? list : content)->child; e; e = e->next) {
+        const cJSON *value = list ? e : cJSON_GetObjectItemCaseSensitive(e, "logprob");
+        if (!cJSON_IsNumber(value) && !cJSON_IsNull(value)) return false;
+        if (*count == p->logprobs_cap) {
+            p->logprobs_cap = K2_MAX(p->logprobs_cap * 2, (size_t)16);
+            p->logprobs = k2_realloc_array(p->logprobs, p->logprobs_cap, sizeof *p->logprobs);
+        }
+        double d = cJSON_IsNumber(value) ? value->valuedouble : (double)NAN;
+        p->logprobs[(*count)++] = (float)fmin(fmax(d, -3.4028234e38), 3.4028234e38);
+    }
+    return true;
+}
+
+static bool read_ext(const cJSON *root, k2_openai_answer *a)
+{
+    const cJSON *k = get(root, "k2");
+    if (!k) return true;
+    const cJSON *digest = get(k, "digest");
+    if (!k2i_json_u64(cJSON_GetObjectItemCaseSensitive(k, "version"), &a->version)) return false;
+    if (!cJSON_IsString(digest) || !k2_digest_parse(digest->valuestring, &a->digest)) return false;
+    return a->has_k2 = true;
+}
+
+static bool read_usage(const cJSON *root, k2_openai_answer *a)
+{
+    const cJSON *u = get(root, "usage");
+    if (!u) return true;
+    const cJSON *prompt = get(u, "prompt_tokens"), *completion = get(u, "completion_tokens");
+    if (prompt && !k2i_json_u64(prompt, &a->prompt_tokens)) return false;
+    if (completion && !k2i_json_u64(completion, &a->completion_tokens)) return false;
+    return a->has_usage = true;
+}
+
+/* Answers the name of the member that is wrong, NULL when all is well. */
+static const char *read_all(k2_openai_parsed *p, const cJSON *root)
+{
+    k2_openai_answer *a = &p->a;
+    size_t id, model, text, finish, n, model_n, finish_n, lp_count;
+    const cJSON *created = get(root, "created"), *choices = get(root, "choices");
+    if (choices && !cJSON_IsArray(choices)) return "choices";
+    const cJSON *choice = choices ? choices->child : NULL;
+    const cJSON *message = get(choice, "message"), *delta = get(choice, "delta");
+    a->chat = message || delta;
+    if (message == NULL) message = delta;
+    if (message && !a->first) a->first = get(message, "role") != NULL;
+    if (!keep(p, get(root, "id"), &id, &n)) return "id";
+    if (!keep(p, get(root, "model"), &model, &model_n)) return "model";
+    if (!keep(p, message ? get(message, "content") : get(choice, "text"), &text, &a->text_bytes)) return "text";
+    const cJSON *reason = get(choice, "finish_reason");
+    if (!keep(p, reason, &finish, &finish_n)) return "finish_reason";
+    if (created && !k2i_json_u64(created, &a->created)) a->created = 0; /* some send fractions of a second */
+    const cJSON *ids = get(choice, "token_ids"), *prompt_ids = get(choice, "prompt_token_ids");
+    if (!prompt_ids) prompt_ids = get(root, "prompt_token_ids");
+    if (!read_ids(ids, &p->ids, &p->ids_cap, &a->count)) return "token_ids";
+    if (!read_ids(prompt_ids, &p->prompt_ids, &p->prompt_ids_cap, &a->prompt_ids_count)) return "prompt_token_ids";
+    const cJSON *logprobs = get(choice, "logprobs");
+    if (!read_logprobs(p, logprobs, &lp_count)) return "logprobs";
+    if (logprobs && ids && lp_count != a->count) return "logprobs: not as many as token_ids";
+    if (!ids) a->count = lp_count;
+    if (!read_usage(root, a)) return "usage";
+    if (!read_ext(root, a)) return "k2";
+    a->id = p->text.data + id;
+    a->model = p->text.data + model;
+    a->text = p->text.data + text;
+    a->finish_reason = reason ? p->text.data + finish : NULL;
+    a->ids = ids ? p->ids : NULL;
+    a->prompt_ids = prompt_ids ? p->prompt_ids : NULL;
+    a->logprobs = logprobs && (lp_count > 0 || !ids) ? p->logprobs : NULL;
+    return NULL;
+}
+
+k2_code k2_openai_parse_answer(const char *body, size_t n, k2_openai_parsed *out, k2_error *err)
+{
+    const char *why;
+    cJSON *root = k2i_json_parse(body, n, &why);
+    if (!root || !cJSON_IsObject(root)) {
+        cJSON_Delete(root);
+        return k2_error_set(err, K2_PEER_PROTOCOL, "answer: expected a JSON object: %s", root ? "another kind of value" : why);
+    }
+    k2_code code = K2_OK;
+    if (get(root, "error")) {
+        k2_openai_error e;
+        k2_openai_read_error(body, n, 500, &e);
+        code = k2_error_set(err, K2_PEER_REFUSED, "%.400s", e.message);
+    } else {
+        memset(&out->a, 0, sizeof out->a);
+        k2_buf_clear(&out->text);
+        const char *bad = read_all(out, root);
+        if (bad) code = k2_error_set(err, K2_PEER_PROTOCOL, "answer: bad %s", bad);
+    }
+    cJSON_Delete(root);
+    return code;
+}

@@ -1,0 +1,146 @@
+/* openai_json.c - small strict helpers over cJSON, and errors of the OpenAI interface. */
+#include "openai_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* "\u0000" would end a C string early, so that what is checked is not what was sent. */
+static bool has_nul_escape(const char *s, size_t n)
+{
+    const char *end = s + n;
+    for (const char *p = s; (p = memchr(p, '\\', (size_t)(end - p))) != NULL; p += 2) {
+        if (end - p < 2) return false;
+        if (end - p >= 6 && memcmp(p, "\\u0000", 6) == 0) return true;
+    }
+    return false;
+}
+
+cJSON *k2i_json_parse(const char *body, size_t n, const char **why)
+{
+    *why = "not UTF-8";
+    if (!k2_utf8_valid(body, n)) return NULL;
+    *why = "a string holds \\u0000";
+    if (has_nul_escape(body, n)) return NULL;
+    *why = "not JSON";
+    if (memchr(body, 0, n)) return NULL;
+    const char *end = NULL;
+    cJSON *root = cJSON_ParseWithLengthOpts(body, n, &end, false);
+    if (!root) return NULL;
+    while (end < body + n && (*end == ' ' || *end == '\n' || *end == '\r' || *end == '\t')) end++;
+    if (end == body + n) return root;
+    *why = "something stands behind the JSON value";
+    cJSON_Delete(root);
+    return NULL;
+}
+
+bool k2i_json_int(const cJSON *v, int64_t lo, int64_t hi, int64_t *out)
+{
+    if (!cJSON_IsNumber(v)) return false;
+    double d = v->valuedouble;
+    if (!(d >= -K2I_JSON_EXACT_MAX && d <= K2I_JSON_EXACT_MAX)) return false;
+    int64_t i = (int64_t)d;
+    if ((double)i != d || i < lo || i > hi) return false;
+    *out = i;
+    return true;
+}
+
+bool k2i_json_u64(const cJSON *v, uint64_t *out)
+{
+    int64_t i;
+    if (cJSON_IsString(v)) return k2_str_u64(v->valuestring, out);
+    if (!k2i_json_int(v, 0, (int64_t)K2I_JSON_EXACT_MAX, &i)) return false;
+    *out = (uint64_t)i;
+    return true;
+}
+
+void k2i_put_u64(k2_buf *out, uint64_t v)
+{
+    char digits[20];
+    size_t at = sizeof digits;
+    do {
+        digits[--at] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v);
+    k2_buf_append(out, digits + at, sizeof digits - at);
+}
+
+void k2i_put_ids(k2_buf *out, const uint32_t *ids, size_t count)
+{
+    k2_buf_append(out, "[", 1);
+    for (size_t i = 0; i < count; i++) {
+        if (i) k2_buf_append(out, ",", 1);
+        k2i_put_u64(out, ids[i]);
+    }
+    k2_buf_append(out, "]", 1);
+}
+
+void k2_openai_write_u64(k2_buf *out, uint64_t v)
+{
+    bool exact = v <= (uint64_t)K2I_JSON_EXACT_MAX;
+    if (!exact) k2_buf_puts(out, "\"");
+    k2i_put_u64(out, v);
+    if (!exact) k2_buf_puts(out, "\"");
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------------------- */
+
+void k2_openai_error_set(k2_openai_error *e, int status, const char *code, const char *param, const char *fmt, ...)
+{
+    memset(e, 0, sizeof *e);
+    e->status = status;
+    e->type = status == 429 ? "rate_limit_error" : status >= 500 ? "server_error" : "invalid_request_error";
+    e->code = code;
+    if (param) snprintf(e->param, sizeof e->param, "%s", param);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(e->message, sizeof e->message, fmt, ap);
+    va_end(ap);
+}
+
+void k2_openai_write_error(k2_buf *out, const k2_openai_error *e)
+{
+    k2_buf_puts(out, "{\"error\":{\"message\":");
+    k2_buf_json_string(out, e->message, strlen(e->message));
+    k2_buf_puts(out, ",\"type\":");
+    k2_buf_json_string(out, e->type, strlen(e->type));
+    k2_buf_puts(out, ",\"param\":");
+    if (e->param[0])
+        k2_buf_json_string(out, e->param, strlen(e->param));
+    else
+        k2_buf_puts(out, "null");
+    k2_buf_puts(out, ",\"code\":");
+    if (e->code)
+        k2_buf_json_string(out, e->code, strlen(e->code));
+    else
+        k2_buf_puts(out, "null");
+    k2_buf_puts(out, "}}");
+}
+
+void k2_openai_read_error(const char *body, size_t n, int status, k2_openai_error *out)
+{
+    const char *why;
+    cJSON *root = k2i_json_parse(body, n, &why);
+    /* OpenAI and vLLM: {"error": {...}}; older vLLM and others put message and param at the top. */
+    const cJSON *e = cJSON_GetObjectItemCaseSensitive(root, "error");
+    if (!cJSON_IsObject(e)) e = root;
+    const cJSON *message = cJSON_GetObjectItemCaseSensitive(e, "message");
+    const cJSON *param = cJSON_GetObjectItemCaseSensitive(e, "param");
+    if (cJSON_IsString(message))
+        k2_openai_error_set(out, status, NULL, cJSON_IsString(param) ? param->valuestring : NULL, "%s", message->valuestring);
+    else
+        k2_openai_error_set(out, status, NULL, NULL, "%.*s", (int)K2_MIN(n, (size_t)400), body);
+    cJSON_Delete(root);
+}
+
+void k2_openai_write_models(k2_buf *out, const char *const *models, size_t count, uint64_t created)
+{
+    k2_buf_puts(out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < count; i++) {
+        k2_buf_puts(out, i ? ",{\"id\":" : "{\"id\":");
+        k2_buf_json_string(out, models[i], strlen(models[i]));
+        k2_buf_puts(out, ",\"object\":\"model\",\"created\":");
+        k2i_put_u64(out, created);
+        k2_buf_puts(out, ",\"owned_by\":\"k2rl\"}");
+    }
+    k2_buf_puts(out, "]}");
+}

@@ -1,0 +1,222 @@
+/* openai_write.c - writing requests, whole answers and chunks. */
+#include "openai_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void put(k2_buf *out, const char *s)
+{
+    k2_buf_append(out, s, strlen(s));
+}
+
+static void put_string(k2_buf *out, const char *key, const char *value, size_t n)
+{
+    put(out, key);
+    k2_buf_json_string(out, value, n);
+}
+
+/* JSON has neither infinity nor NaN: the first becomes the largest f32, the second null. */
+static void put_float(k2_buf *out, float v)
+{
+    char text[32];
+    if (v != v) {
+        put(out, "null");
+        return;
+    }
+    if (v > 3.4028235e38f) v = 3.4028235e38f;
+    if (v < -3.4028235e38f) v = -3.4028235e38f;
+    int n = snprintf(text, sizeof text, "%.9g", (double)v);
+    k2_buf_append(out, text, (size_t)n);
+}
+
+static void put_double(k2_buf *out, const char *key, double v)
+{
+    char text[40];
+    int n = snprintf(text, sizeof text, "%.17g", v);
+    put(out, key);
+    k2_buf_append(out, text, (size_t)n);
+}
+
+/* ---- requests ------------------------------------------------------------------------------------------------------ */
+
+static void write_prompt(k2_buf *out, const k2_openai_request *r, const k2_openai_resume *resume)
+{
+    if (resume) {
+        bool own = !resume->prompt_ids;
+        const uint32_t *ids = own ? r->prompt_ids : resume->prompt_ids;
+        size_t count = own ? r->prompt_ids_count : resume->prompt_ids_count;
+        K2_ASSERT(ids && count > 0);
+        put(out, "\"prompt\":");
+        k2i_put_ids(out, ids, count);
+        if (resume->ids_count > 0) {
+            out->data[out->len - 1] = ','; /* instead of the closing bracket: the list goes on */
+            for (size_t i = 0; i < resume->ids_count; i++) {
+                if (i) put(out, ",");
+                k2i_put_u64(out, resume->ids[i]);
+            }
+            put(out, "]");
+        }
+    } else if (r->chat) {
+        put(out, "\"messages\":[");
+        for (size_t i = 0; i < r->message_count; i++) {
+            put_string(out, i ? ",{\"role\":" : "{\"role\":", r->messages[i].role, strlen(r->messages[i].role));
+            put_string(out, ",\"content\":", r->messages[i].content, r->messages[i].content_bytes);
+            put(out, "}");
+        }
+        put(out, "]");
+    } else if (r->prompt_ids) {
+        put(out, "\"prompt\":");
+        k2i_put_ids(out, r->prompt_ids, r->prompt_ids_count);
+    } else {
+        put_string(out, "\"prompt\":", r->prompt_text, r->prompt_bytes);
+    }
+}
+
+static void write_ext(k2_buf *out, const k2_openai_ext *k, uint64_t advanced)
+{
+    put(out, ",\"k2\":{\"position\":");
+    k2_openai_write_u64(out, k->position + advanced);
+    if (k->has_trajectory) put(out, ",\"trajectory\":"), k2_openai_write_u64(out, k->trajectory);
+    if (k->has_group) put(out, ",\"group\":"), k2_openai_write_u64(out, k->group);
+    if (k->has_seed) put(out, ",\"seed\":"), k2_openai_write_u64(out, k->seed);
+    if (k->has_digest) {
+        char hex[K2_DIGEST_HEX];
+        k2_digest_hex(k->digest, hex);
+        put_string(out, ",\"digest\":", hex, strlen(hex));
+    }
+    if (k->train) put(out, ",\"train\":true");
+    if (k->repetition) put(out, ",\"repetition\":true");
+    put(out, "}");
+}
+
+static void write_sampling(k2_buf *out, const k2_openai_request *r)
+{
+    if (r->has_temperature) put_double(out, ",\"temperature\":", r->temperature);
+    if (r->has_top_p) put_double(out, ",\"top_p\":", r->top_p);
+    if (r->has_top_k) put(out, ",\"top_k\":"), k2i_put_u64(out, (uint64_t)r->top_k);
+    if (r->has_seed) put(out, ",\"seed\":"), k2_openai_write_u64(out, r->seed);
+    if (r->stop_count) {
+        for (size_t i = 0; i < r->stop_count; i++) put_string(out, i ? "," : ",\"stop\":[", r->stops[i], strlen(r->stops[i]));
+        put(out, "]");
+    }
+    if (r->stop_id_count) put(out, ",\"stop_token_ids\":"), k2i_put_ids(out, r->stop_ids, r->stop_id_count);
+    if (r->ignore_eos) put(out, ",\"ignore_eos\":true");
+}
+
+void k2_openai_write_request(k2_buf *out, const k2_openai_request *r, const k2_openai_resume *resume)
+{
+    size_t so_far = resume ? resume->ids_count : 0;
+    put(out, "{");
+    write_prompt(out, r, resume);
+    if (r->model) put_string(out, ",\"model\":", r->model, strlen(r->model));
+    if (r->has_max_tokens) {
+        K2_ASSERT(so_far < r->max_tokens);
+        put(out, ",\"max_tokens\":");
+        k2i_put_u64(out, r->max_tokens - so_far);
+    }
+    write_sampling(out, r);
+    if (r->stream) put(out, ",\"stream\":true");
+    if (r->stream && r->include_usage) put(out, ",\"stream_options\":{\"include_usage\":true}");
+    if (r->logprobs) put(out, r->chat && !resume ? ",\"logprobs\":true" : ",\"logprobs\":1");
+    if (r->return_token_ids) put(out, ",\"return_token_ids\":true");
+    if (r->k2.present) write_ext(out, &r->k2, so_far);
+    if (r->extra) put(out, ","), put(out, r->extra);
+    put(out, "}");
+}
+
+/* ---- answers ------------------------------------------------------------------------------------------------------- */
+
+static void write_logprobs(k2_buf *out, const k2_openai_answer *a)
+{
+    if (!a->logprobs || (a->count == 0 && !a->finish_reason)) {
+        put(out, ",\"logprobs\":null");
+        return;
+    }
+    put(out, a->chat ? ",\"logprobs\":{\"content\":[" : ",\"logprobs\":{\"tokens\":[");
+    for (size_t i = 0; i < a->count; i++) {
+        if (i) put(out, ",");
+        put(out, a->chat ? "{\"token\":\"token_id:" : "\"token_id:");
+        k2i_put_u64(out, a->ids ? a->ids[i] : 0);
+        put(out, "\"");
+        if (!a->chat) continue;
+        put(out, ",\"logprob\":");
+        put_float(out, a->logprobs[i]);
+        put(out, ",\"bytes\":null,\"top_logprobs\":[]}");
+    }
+    if (a->chat) {
+        put(out, "]}");
+        return;
+    }
+    put(out, "],\"token_logprobs\":[");
+    for (size_t i = 0; i < a->count; i++) {
+        if (i) put(out, ",");
+        put_float(out, a->logprobs[i]);
+    }
+    put(out, "],\"top_logprobs\":null,\"text_offset\":[]}");
+}
+
+static void write_choice(k2_buf *out, const k2_openai_answer *a, bool chunk)
+{
+    put(out, "{\"index\":0,");
+    if (!a->chat) {
+        put_string(out, "\"text\":", a->text, a->text_bytes);
+    } else if (!chunk) {
+        put_string(out, "\"message\":{\"role\":\"assistant\",\"content\":", a->text, a->text_bytes);
+        put(out, "}");
+    } else {
+        put(out, a->first ? "\"delta\":{\"role\":\"assistant\",\"content\":" : "\"delta\":{\"content\":");
+        k2_buf_json_string(out, a->text, a->text_bytes);
+        put(out, "}");
+    }
+    write_logprobs(out, a);
+    if (a->finish_reason)
+        put_string(out, ",\"finish_reason\":", a->finish_reason, strlen(a->finish_reason));
+    else
+        put(out, ",\"finish_reason\":null");
+    if (a->ids) put(out, ",\"token_ids\":"), k2i_put_ids(out, a->ids, a->count);
+    if (a->prompt_ids) put(out, ",\"prompt_token_ids\":"), k2i_put_ids(out, a->prompt_ids, a->prompt_ids_count);
+    put(out, "}");
+}
+
+static void write_object(k2_buf *out, const k2_openai_answer *a, bool chunk)
+{
+    put_string(out, "{\"id\":", a->id, strlen(a->id));
+    put(out, !a->chat ? ",\"object\":\"text_completion\""
+             : chunk  ? ",\"object\":\"chat.completion.chunk\""
+                      : ",\"object\":\"chat.completion\"");
+    put(out, ",\"created\":");
+    k2i_put_u64(out, a->created);
+    put_string(out, ",\"model\":", a->model, strlen(a->model));
+    put(out, ",\"choices\":[");
+    bool usage_only = chunk && a->has_usage && !a->finish_reason && a->text_bytes == 0 && a->count == 0;
+    if (!usage_only) write_choice(out, a, chunk);
+    put(out, "]");
+    if (a->has_usage) {
+        put(out, ",\"usage\":{\"prompt_tokens\":");
+        k2i_put_u64(out, a->prompt_tokens);
+        put(out, ",\"completion_tokens\":");
+        k2i_put_u64(out, a->completion_tokens);
+        put(out, ",\"total_tokens\":");
+        k2i_put_u64(out, a->prompt_tokens + a->completion_tokens);
+        put(out, "}");
+    }
+    if (a->has_k2) {
+        char hex[K2_DIGEST_HEX];
+        k2_digest_hex(a->digest, hex);
+        put(out, ",\"k2\":{\"version\":");
+        k2_openai_write_u64(out, a->version);
+        put_string(out, ",\"digest\":", hex, strlen(hex));
+        put(out, "}");
+    }
+    put(out, "}");
+}
+
+void k2_openai_write_answer(k2_buf *out, const k2_openai_answer *a)
+{
+    write_object(out, a, false);
+}
+
+void k2_openai_write_chunk(k2_buf *out, const k2_openai_answer *a)
+{
+    write_object(out, a, true);
+}
