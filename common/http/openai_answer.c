@@ -79,8 +79,8 @@ static bool read_logprobs(k2_openai_parsed *p, const cJSON *v, size_t *count)
             p->logprobs_cap = K2_MAX(p->logprobs_cap * 2, (size_t)16);
             p->logprobs = k2_realloc_array(p->logprobs, p->logprobs_cap, sizeof *p->logprobs);
         }
-        double d = cJSON_IsNumber(value) ? value->valuedouble : (double)NAN;
-        p->logprobs[(*count)++] = (float)fmin(fmax(d, -3.4028234e38), 3.4028234e38);
+        float *out = &p->logprobs[(*count)++];
+        *out = cJSON_IsNumber(value) ? (float)fmin(fmax(value->valuedouble, -3.4028234e38), 3.4028234e38) : NAN;
     }
     return true;
 }
