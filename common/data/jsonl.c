@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define NESTING_MAX 64 /* of one line: cJSON recurses, and no prompt is deeper */
+#define NESTING_MAX 64u /* of one line: cJSON recurses, and no prompt is deeper */
 
 k2_code k2i_jsonl_next(k2i_jsonl *j, const char **line, size_t *n, k2_error *err)
 {
@@ -24,35 +24,9 @@ k2_code k2i_jsonl_next(k2i_jsonl *j, const char **line, size_t *n, k2_error *err
     return K2_NOT_FOUND;
 }
 
-/* What is wrong with the line before any parsing, or NULL. */
-static const char *line_fault(const char *s, size_t n)
-{
-    int depth = 0;
-    bool in_string = false;
-    if (!k2_utf8_valid(s, n)) return "is not UTF-8";
-    for (size_t i = 0; i < n; i++) {
-        unsigned char c = (unsigned char)s[i];
-        if (c == 0) return "holds a zero byte";
-        if (!in_string) {
-            if (c == '"') in_string = true;
-            if (c == '{' || c == '[') depth++;
-            if (c == '}' || c == ']') depth--;
-            if (depth > NESTING_MAX) return "is nested too deep";
-        } else if (c < 0x20) {
-            return "holds a control character inside a string";
-        } else if (c == '\\') {
-            if (n - i > 5 && memcmp(s + i + 1, "u0000", 5) == 0) return "holds the character U+0000, which no text may hold";
-            i++;
-        } else if (c == '"') {
-            in_string = false;
-        }
-    }
-    return NULL;
-}
-
 k2_code k2i_jsonl_object(k2i_place at, const char *line, size_t n, cJSON **out, k2_error *err)
 {
-    const char *fault = line_fault(line, n), *end = NULL;
+    const char *fault = k2_json_fault(line, n, NESTING_MAX), *end = NULL;
     if (fault) return k2_error_set(err, K2_BAD_INPUT, "%s:%u: the line %s", at.name, at.line, fault);
     cJSON *object = cJSON_ParseWithLengthOpts(line, n, &end, 0);
     if (!object)
