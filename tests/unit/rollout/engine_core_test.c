@@ -1,7 +1,7 @@
-/* core - against a model that is a hash: the state of a position is a digest of the state that the page table gives for the
- * position before it and of the token. One wrong page, offset or order, and every later token is another one. Whatever batch,
- * page size, chunk, pool, preemption, sharing, cancelling or cutting: tokens and log-probabilities are those of the request
- * alone. */
+/* engine_core - against a model that is a hash: the state of a position is a digest of the state that the page table gives for
+ * the position before it and of the token. One wrong page, offset or order, and every later token is another one. Whatever
+ * batch, page size, chunk, pool, preemption, sharing, cancelling or cutting: tokens and log-probabilities are those of the
+ * request alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "rollout/core_int.h"
+#include "rollout/engine_core_int.h"
 
 enum { VOCAB = 11, CONTEXT = 96, REQS = 48 };
 
@@ -34,10 +34,11 @@ static void logits_of(uint64_t state, float out[VOCAB])
     for (uint32_t v = 0; v < VOCAB; v++) out[v] = (float)(k2_hash64(&state, sizeof state, v) % 64) / 16.0f;
 }
 
-static float logprob(const float *row, uint32_t vocab, uint32_t token)
+static float logprob(const void *logits, uint32_t i, uint32_t token)
 {
+    const float *row = (const float *)logits + (size_t)i * VOCAB;
     double sum = 0;
-    for (uint32_t v = 0; v < vocab; v++) sum += exp((double)row[v]);
+    for (uint32_t v = 0; v < VOCAB; v++) sum += exp((double)row[v]);
     return (float)((double)row[token] - log(sum));
 }
 
@@ -74,7 +75,7 @@ static uint32_t alone(const k2i_request *r, const k2i_repetition *rule, uint64_t
         logits_of(state, row);
         assert_true(
             k2i_sample(&s, row, &r->sampling, k2_rand_unit(r->seed, K2_STREAM_SAMPLE, r->trajectory, r->position + n), &token));
-        logps[n++] = logprob(row, VOCAB, token);
+        logps[n++] = logprob(row, 0, token);
         tokens[len++] = (int32_t)token;
         if (r->stop_count && (int32_t)token == r->stop_ids[0]) {
             *why = K2I_STOP;
@@ -187,7 +188,7 @@ static k2i_todo step(crowd *w, uint64_t now)
     if (todo == K2I_STEP) {
         assert_true(wanted <= w->cfg.batch_max && count <= w->cfg.batch_max + w->cfg.prefill_chunk);
         fake_run(&w->model, rows, count, logits);
-        k2i_core_absorb(w->core, logits, logprob);
+        k2i_core_absorb(w->core, logits, logprob, logits);
     }
     collect(w);
     k2i_core_check(w->core);
@@ -392,7 +393,7 @@ static void test_values_that_are_not_finite_end_one_request(void **state)
     float logits[VOCAB] = {NAN};
     while (w->done == 0) {
         assert_int_equal(k2i_core_plan(w->core, 0, &rows, &count, &wanted), K2I_STEP);
-        k2i_core_absorb(w->core, logits, logprob);
+        k2i_core_absorb(w->core, logits, logprob, logits);
         collect(w);
     }
     assert_int_equal(w->reqs[0].finish, K2I_FAILED);
@@ -413,5 +414,5 @@ int main(void)
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_values_that_are_not_finite_end_one_request),
     };
-    return cmocka_run_group_tests_name("rollout_core", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("rollout_engine_core", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* core - the engine as a state machine: requests in, rows to compute out, logits in, tokens out. No I/O, clock or threads.
+/* engine_core - the engine as a state machine: requests in, rows to compute out, logits in, tokens out. No I/O, clock or threads.
  *
  * One step: `plan` admits what fits and says which positions the model shall compute; the caller runs the model; `absorb`
  * takes the logits, draws tokens and ends what has ended. A request is the submitter's memory: the core writes tokens and
@@ -19,8 +19,8 @@
  * deadline those still running go back to the waiting ones and are computed anew with the new weights, except training ones,
  * whose tokens must come from one version each: they end as stale.
  */
-#ifndef K2_ROLLOUT_CORE_INT_H
-#define K2_ROLLOUT_CORE_INT_H
+#ifndef K2_ROLLOUT_ENGINE_CORE_INT_H
+#define K2_ROLLOUT_ENGINE_CORE_INT_H
 
 #include "rollout/page_int.h"
 #include "rollout/sample_int.h"
@@ -124,12 +124,13 @@ void k2i_core_end(k2i_core *c, k2i_request *r, k2i_finish finish);
  * shapes   *rows: the rows to compute, *count of them, *wanted of these with `want`; valid until absorb
  */
 k2i_todo k2i_core_plan(k2i_core *c, uint64_t now_ns, const k2i_row **rows, uint32_t *count, uint32_t *wanted);
+/* The model's log-softmax of the i-th wanted row at one token: the very number that the trainer computes. */
+typedef float k2i_logprob(const void *arg, uint32_t i, uint32_t token);
 /* k2i_core_absorb - end a step.
  *
- * shapes   logits [wanted, vocab] f32, in the order of the wanted rows; logprob(row, vocab, token) is the model's
- *          log-softmax at one token
+ * shapes   logits [wanted, vocab] f32, in the order of the wanted rows
  */
-void k2i_core_absorb(k2i_core *c, const float *logits, float (*logprob)(const float *row, uint32_t vocab, uint32_t token));
+void k2i_core_absorb(k2i_core *c, const float *logits, k2i_logprob *logprob, const void *arg);
 
 /* The next request that got tokens or finished since it was last given out; NULL when there is none. */
 k2i_request *k2i_core_touched(k2i_core *c);

@@ -1,5 +1,5 @@
-/* core - see core_int.h. */
-#include "rollout/core_int.h"
+/* engine_core - see engine_core_int.h. */
+#include "rollout/engine_core_int.h"
 
 #include <string.h>
 
@@ -356,7 +356,7 @@ static bool repeats(const k2i_core *c, const k2i_request *r)
     return r->repetition && k2i_repeats(r->tokens + (r->len - n), n, &c->cfg.repetition) > 0;
 }
 
-static void draw(k2i_core *c, k2i_request *r, const float *row, float (*logprob)(const float *, uint32_t, uint32_t))
+static void draw(k2i_core *c, k2i_request *r, const float *row, k2i_logprob *logprob, const void *arg)
 {
     uint32_t drawn = r->len - r->prompt_len, token;
     double u = k2_rand_unit(r->seed, K2_STREAM_SAMPLE, r->trajectory, r->position + drawn);
@@ -365,7 +365,7 @@ static void draw(k2i_core *c, k2i_request *r, const float *row, float (*logprob)
         return;
     }
     r->tokens[r->len++] = (int32_t)token;
-    r->logps[drawn] = logprob(row, c->cfg.vocab, token);
+    r->logps[drawn] = logprob(arg, r->row_last, token);
     c->stats.generated++;
     touch(c, r);
     if (is_stop(r, (int32_t)token))
@@ -376,7 +376,7 @@ static void draw(k2i_core *c, k2i_request *r, const float *row, float (*logprob)
         finish(c, r, K2I_LENGTH);
 }
 
-void k2i_core_absorb(k2i_core *c, const float *logits, float (*logprob)(const float *row, uint32_t vocab, uint32_t token))
+void k2i_core_absorb(k2i_core *c, const float *logits, k2i_logprob *logprob, const void *arg)
 {
     K2_ASSERT(c->planned);
     c->planned = false;
@@ -388,7 +388,7 @@ void k2i_core_absorb(k2i_core *c, const float *logits, float (*logprob)(const fl
         r->computed += r->planned;
         r->planned = 0;
         seal_full(c, r);
-        if (r->computed == r->len) draw(c, r, logits + (size_t)r->row_last * c->cfg.vocab, logprob);
+        if (r->computed == r->len) draw(c, r, logits + (size_t)r->row_last * c->cfg.vocab, logprob, arg);
     }
 }
 
