@@ -100,7 +100,7 @@ void k2_replay_recover(k2_replay *r);
 void k2_replay_snapshot(k2_replay *r);
 
 /* Digest of everything that records determine. Equal digests = equal state. */
-k2_digest k2_replay_digest(const k2_replay *r);
+k2_digest k2_replay_digest(k2_replay *r);
 
 /* ---- changes -------------------------------------------------------------------------------------------------------
  * All of them: OK = applied and given to the sink. CANCELED = it was done before (a duplicate): nothing changed, nothing to do, counted.
@@ -111,16 +111,18 @@ k2_code k2_replay_add_group(k2_replay *r, uint64_t group, uint64_t prompt, uint3
                             k2_error *err);
 
 /* What to run next in `iteration`: interrupted and cut ones first by id, then new ones by id; those that had their segment in this
- * iteration already are left out. NOT_FOUND when there is none (no error text). Changes nothing. */
+ * iteration already are left out. NOT_FOUND when there is none (no error text). Changes nothing but where the next scan begins. */
 typedef struct k2_replay_work {
     uint64_t id, group, prompt;
     uint32_t generated;   /* position of the next token */
     uint32_t until;       /* end of the interrupted segment, 0 = a fresh one: the caller chooses */
     bool resumed;         /* has been cut before */
 } k2_replay_work;
-k2_code k2_replay_next(const k2_replay *r, uint64_t iteration, k2_replay_work *out);
+k2_code k2_replay_next(k2_replay *r, uint64_t iteration, k2_replay_work *out);
 
-/* queued -> running until position `until` (> generated); must equal work.until where that is not 0. */
+/* queued -> running until position `until` (> generated). Where work.until is not 0 it must be that one; then it may equal generated:
+ * all tokens of the interrupted segment are there, and it is to be cut or finished. A caller whose engines end answers by a token
+ * must make the last chunk and finish_as durable together. */
 k2_code k2_replay_start(k2_replay *r, uint64_t id, uint64_t iteration, uint32_t until, k2_error *err);
 
 /* Tokens from `position` on. All of it known already = CANCELED; a part known = only the rest is taken; a gap, a version below the
@@ -166,7 +168,7 @@ uint32_t k2_replay_spans(const k2_replay *r, uint64_t id, k2_replay_span *out, u
 
 /* Groups held, by id; of a step with step != 0. i counts from 0; false past the last. */
 bool k2_replay_group_at(const k2_replay *r, uint64_t step, uint32_t i, uint64_t *group, uint32_t *size);
-/* Groups that have a member in state queued, running, finished, or are scored and not taken: what counts against rollout.groups. */
+/* Groups that no step has taken: what counts against rollout.groups. */
 uint32_t k2_replay_groups_open(const k2_replay *r);
 /* Whole groups ready to be taken. */
 uint32_t k2_replay_groups_ready(const k2_replay *r);

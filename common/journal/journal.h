@@ -46,7 +46,7 @@ typedef struct k2_journal_config {
 typedef struct k2_journal_record {
     uint64_t seq;
     uint32_t type;
-    const void *bytes;
+    const void *bytes; /* 8-byte aligned */
     size_t len;
 } k2_journal_record;
 

@@ -190,7 +190,8 @@ static k2_code lmdb_write(void *arg, const k2_journal_batch *batch, k2_error *er
     return fail(s, rc, "write", err);
 }
 
-static k2_code read_all(store *s, MDB_cursor *cursor, uint64_t first, uint64_t next, k2i_record_cb *cb, void *arg,
+/* LMDB's values lie at even addresses; readers get theirs 8-byte aligned, so each goes through `copy`. */
+static k2_code read_all(store *s, MDB_cursor *cursor, uint64_t first, uint64_t next, k2i_record_cb *cb, void *arg, k2_buf *copy,
                         k2_error *err)
 {
     for (uint64_t seq = first; seq < next; seq++) {
@@ -206,7 +207,9 @@ static k2_code read_all(store *s, MDB_cursor *cursor, uint64_t first, uint64_t n
             return k2_error_set(err, K2_CORRUPT, "journal %s: record %llu: missing; the next one is %llu", s->dir,
                                 (unsigned long long)seq, (unsigned long long)found);
         k2_journal_record record;
-        k2_code code = k2i_record_check(s->dir, seq, value.mv_data, value.mv_size, &record, err);
+        k2_buf_clear(copy);
+        k2_buf_append(copy, value.mv_data, value.mv_size);
+        k2_code code = k2i_record_check(s->dir, seq, copy->data, copy->len, &record, err);
         if (code != K2_OK) return code;
         if (!cb(arg, &record)) break;
     }
@@ -221,7 +224,10 @@ static k2_code lmdb_read(void *arg, uint64_t first, uint64_t next, k2i_record_cb
     int rc = mdb_txn_begin(s->env, NULL, MDB_RDONLY, &txn);
     if (rc != 0) return fail(s, rc, "read", err);
     rc = mdb_cursor_open(txn, s->records, &cursor);
-    k2_code code = rc == 0 ? read_all(s, cursor, first, next, cb, cb_arg, err) : fail(s, rc, "read", err);
+    k2_buf copy;
+    k2_buf_init(&copy, K2_JOURNAL_RECORD_MAX + sizeof(k2i_record_header));
+    k2_code code = rc == 0 ? read_all(s, cursor, first, next, cb, cb_arg, &copy, err) : fail(s, rc, "read", err);
+    k2_buf_fini(&copy);
     if (rc == 0) mdb_cursor_close(cursor);
     mdb_txn_abort(txn);
     return code;
