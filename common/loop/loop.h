@@ -6,8 +6,8 @@
  * One lifetime rule: every promised last callback (a conn's on_close, a work's done, a posted function, a child's on_exit)
  * comes exactly once, on the loop thread, never from inside the call that asked for it, and at the latest inside
  * k2_loop_free - which is why k2_loop_free comes before the memory of those who wait for callbacks is released, and why they
- * close their conns and stop their timers before it. (One exception: a child that still runs when the loop is freed is
- * killed, waited for and freed without on_exit.)
+ * close their conns and stop their timers before it, or in those last callbacks. A child that still runs when the loop is freed is
+ * killed and waited for; its on_exit comes like the others.
  *
  * Threads: everything is for the loop's own thread, except k2_loop_post and k2_loop_stop. Nothing here blocks, except
  * k2_listen where its host is a name, and k2_loop_free. Nothing slow may run in a callback: that is what k2_loop_work is for.
@@ -39,7 +39,8 @@ typedef struct k2_signal k2_signal;
 k2_loop *k2_loop_new(void);
 /* Run until k2_loop_stop. A loop with nothing to wait for keeps waiting: the inbox may bring something. */
 void k2_loop_run(k2_loop *loop);
-/* Make k2_loop_run return after the callback in hand. Any thread, and also before the run: then it returns at once. */
+/* Make k2_loop_run return soon: callbacks that are due in this turn still come. Any thread, and also before the run, which then
+ * returns at once. */
 void k2_loop_stop(k2_loop *loop);
 /* Close what is left, deliver the last callbacks (see the lifetime rule), release. Works that have not begun are not run,
  * their done comes all the same; a work that runs is waited for. NULL is fine. */
@@ -189,7 +190,8 @@ typedef struct k2_child_spec {
  *
  * memory   the child handle lives until on_exit has returned. When the leader ends, what is left in its group is killed.
  *          No descriptor of ours is inherited.
- * errors   NOT_FOUND or IO with the program's name when it cannot be started; LIMIT when there are too many processes
+ * errors   NOT_FOUND or IO with the program's name when it cannot be started; LIMIT when there are too many processes; CANCELED
+ *          once k2_loop_free began
  * threads  from the process's main thread only: the kernel's parent-death signal follows the *thread* that forked
  */
 k2_child *k2_child_spawn(k2_loop *loop, const k2_child_spec *spec, k2_error *err);
