@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# kill -9 of any process in the middle of an iteration changes nothing in the end, and leaves no process behind.
+. "$(dirname "$0")/lib.sh"
+small_config
+
+run calm
+want=$(json "$result" weights_digest)
+
+iteration_runs() { grep -q "\"iteration\": *$1" "$SCRATCH/$2/metrics.jsonl"; } # its end is the beginning of the next
+
+for role in rollout trainer proxy; do
+  start "kill_$role" --set rollout.workers=2
+  await "iteration 2 of kill_$role" "iteration_runs 2 kill_$role"
+  victim=$(workers "$role" "$master" | head -n 1)
+  [ -n "$victim" ] || fail "no $role process found"
+  kill -9 "$victim"
+  wait "$wrapper_of" || fail "the run whose $role was killed ended with status $?"
+  same "$(json "$(tail -n 1 "$SCRATCH/kill_$role.out")" weights_digest)" "$want" "weights_digest after kill -9 of $role"
+  echo "kill -9 of $role: same weights"
+done
+
+start kill_master
+await "iteration 3 of kill_master" "iteration_runs 3 kill_master"
+left=$(for role in rollout trainer proxy; do workers "$role" "$master"; done)
+[ -n "$left" ] || fail "the master had no workers"
+kill -9 "$master"
+wait "$wrapper_of" 2>/dev/null || true
+for pid in $left; do await "the end of worker $pid" "! kill -0 $pid"; done
+run kill_master
+same "$(json "$result" weights_digest)" "$want" "weights_digest after kill -9 of the master and a second start"
+echo "kill -9 of the master: no process behind, same weights after the same command"

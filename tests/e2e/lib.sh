@@ -1,0 +1,108 @@
+# Sourced by the scripts of this folder: a scratch directory, one small configuration, and ways to run and to look.
+set -euo pipefail
+K2RL=${K2RL:?path of the k2rl binary}
+SRC=${SRC:?path of the source tree}
+SCRATCH=$(mktemp -d /tmp/k2rl_e2e_XXXXXX)
+trap 'rc=$?; cleanup; exit $rc' EXIT
+masters=() # masters started in the background, ended at exit if a check failed half-way
+
+cleanup() {
+  local p
+  for p in ${masters[@]+"${masters[@]}"}; do kill -9 "$p" 2>/dev/null || true; done
+  [ -n "${KEEP:-}" ] || rm -rf "$SCRATCH"
+}
+
+fail() {
+  echo "FAILED: $*" >&2
+  local log
+  for log in "$SCRATCH"/*.err "$SCRATCH"/*/logs/*.log; do
+    [ -s "$log" ] && { echo "--- ${log#"$SCRATCH"/}" >&2; tail -n 15 "$log" >&2; }
+  done
+  exit 1
+}
+
+skip() { echo "SKIPPED: $*"; exit 77; }
+
+# The value of a key (number or plain string) of a JSON object on one line.
+json() { sed -n "s/.*\"$2\": *\"\{0,1\}\([^,\"}]*\)\"\{0,1\}[,}].*/\1/p" <<<"$1" | head -n 1; }
+
+small_config() { # a model and a run that take seconds, with answers long enough to be cut
+  cat >"$SCRATCH/model.json" <<'EOF'
+{"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "hidden_act": "silu", "attention_bias": false,
+ "vocab_size": 264, "hidden_size": 32, "intermediate_size": 64, "moe_intermediate_size": 32, "num_hidden_layers": 2,
+ "num_attention_heads": 2, "num_key_value_heads": 2, "n_shared_experts": 1, "n_routed_experts": 4, "num_experts_per_tok": 2,
+ "routed_scaling_factor": 1.0, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 16,
+ "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1, "moe_layer_freq": 1, "norm_topk_prob": true, "scoring_func": "sigmoid",
+ "topk_method": "noaux_tc", "max_position_embeddings": 256, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+ "tie_word_embeddings": false, "bos_token_id": 256, "eos_token_id": 257}
+EOF
+  cat >"$SCRATCH/small.json" <<EOF
+{"seed": 7, "mode": "partial", "iterations": 5,
+ "run": {"checkpoint_every": 2, "eval_every": 0},
+ "model": {"config": "$SCRATCH/model.json"},
+ "data": {"task": "quickstart", "task_corpus": 400, "task_prompts": 64, "task_heldout": 8},
+ "pretrain": {"steps": 12, "batch_sequences": 16, "sequence_tokens": 48},
+ "trainer": {"optimizer": {"lr": 1e-3}, "threads": 1},
+ "rollout": {"group_size": 4, "groups": 6, "budget_tokens": 8, "max_tokens": 20, "threads": 1},
+ "eval": {"prompts": 8, "max_tokens": 20}}
+EOF
+}
+
+# run NAME [options of k2rl master]: a whole run in $SCRATCH/NAME; its last line of stdout is left in $result.
+run() {
+  local name=$1
+  shift
+  timeout 120 "$K2RL" master --cfg "$SCRATCH/small.json" --run-dir "$SCRATCH/$name" --json "$@" \
+    >"$SCRATCH/$name.out" 2>"$SCRATCH/$name.err" || fail "run $name ended with status $?"
+  result=$(tail -n 1 "$SCRATCH/$name.out")
+}
+
+# start NAME [options]: the same in the background; $master is its process id.
+start() {
+  local name=$1
+  shift
+  timeout 180 "$K2RL" master --cfg "$SCRATCH/small.json" --run-dir "$SCRATCH/$name" --json "$@" \
+    >"$SCRATCH/$name.out" 2>"$SCRATCH/$name.err" &
+  local wrapper=$!
+  masters+=("$wrapper")
+  await "the master of $name" "child_of $wrapper"
+  master=$(child_of "$wrapper")
+  masters+=("$master")
+  wrapper_of=$wrapper
+}
+
+child_of() { # the first process whose parent is $1
+  local stat pid rest
+  for stat in /proc/[0-9]*/stat; do
+    read -r pid rest 2>/dev/null <"$stat" || continue
+    rest=${rest##*) }
+    set -- "$1" $rest
+    [ "$3" = "$1" ] && { echo "$pid"; return 0; }
+  done
+  return 1
+}
+
+# Process ids of the workers with this role (trainer, rollout, proxy) that belong to a run directory's master socket.
+workers() {
+  local cmd pid
+  for cmd in /proc/[0-9]*/cmdline; do
+    pid=${cmd#/proc/}
+    pid=${pid%/cmdline}
+    tr '\0' ' ' 2>/dev/null <"$cmd" | grep -q "k2rl $1 .*--master" || continue
+    [ "$(awk '{sub(/.*\) /, ""); print $2}' "/proc/$pid/stat" 2>/dev/null)" = "$2" ] && echo "$pid"
+  done
+  return 0
+}
+
+# await WHAT COMMAND: until the command is true; looks again after each short wait, gives up after a minute.
+await() {
+  local what=$1 n
+  shift
+  for ((n = 0; n < 1200; n++)); do
+    eval "$@" >/dev/null 2>&1 && return 0
+    read -rt 0.05 <> <(:) || true
+  done
+  fail "waited a minute for $what"
+}
+
+same() { [ "$1" = "$2" ] || fail "$3: found '$1', expected '$2'"; }
