@@ -183,6 +183,9 @@ void k2_kern_attn_bwd(const k2_attn *a, const k2_keys *keys, size_t count, const
 
 /* ---- feed forward ------------------------------------------------------------------------------------------------- */
 
+/* y = 1 / (1 + exp(-x)). y may equal x. */
+void k2_kern_sigmoid(size_t n, const float *x, float *y);
+
 /* y = gate / (1 + exp(-gate)) * up, element by element. y may equal gate or up. */
 void k2_kern_swiglu_fwd(size_t n, const float *gate, const float *up, float *y);
 /* From dy to d_gate and d_up; both may equal dy, or gate and up. */

@@ -164,11 +164,22 @@ static k2_code check_rope(const k2_dims *d, k2_error *err)
                        K2_DIM_POSITION_MAX, err);
 }
 
+static k2_code check_id(const char *key, int32_t id, uint32_t vocab, k2_error *err)
+{
+    if (id >= -1 && (id < 0 || (uint32_t)id < vocab)) return K2_OK;
+    return k2_error_set(err, K2_BAD_INPUT, "%s: %d, expected null or an id below vocab_size %u", key, id, vocab);
+}
+
 k2_code k2_dims_check(const k2_dims *d, k2_error *err)
 {
     k2_code code = check_sizes(d, err);
     if (code == K2_OK) code = check_experts(d, err);
     if (code == K2_OK) code = check_rope(d, err);
     if (code == K2_OK) code = check_positive("rms_norm_eps", d->rms_norm_eps, err);
+    if (code == K2_OK) code = check_id("bos_token_id", d->bos_token_id, d->vocab_size, err);
+    if (code == K2_OK) code = check_id("eos_token_id", d->eos_token_id, d->vocab_size, err);
+    if (code == K2_OK && !(isfinite(d->initializer_range) && d->initializer_range >= 0)) {
+        code = k2_error_set(err, K2_BAD_INPUT, "initializer_range: %g, expected 0 or more", d->initializer_range);
+    }
     return code;
 }

@@ -1,0 +1,16 @@
+/* The bodies over AVX-512F; CMake gives this file the flags. Nothing of it runs before the machine was asked. */
+#include "common/kernel/kernel_int.h"
+
+#if defined(__AVX512F__)
+#define K2I_LEVEL 512
+#define K2I_NAME "avx512"
+#include "common/kernel/gemm_body_int.h"
+#include "common/kernel/rows_body_int.h"
+#include "common/kernel/attn_body_int.h"
+#include "common/kernel/fast_table_int.h"
+
+static const k2i_kern_ops table = K2I_FAST_TABLE;
+const k2i_kern_ops *const k2i_kern_avx512 = &table;
+#else
+const k2i_kern_ops *const k2i_kern_avx512 = NULL;
+#endif

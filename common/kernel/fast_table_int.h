@@ -1,0 +1,24 @@
+/* fast_table_int - the table of one fast path; included last by each fast_*.c, which has defined K2I_NAME. */
+#define K2I_FAST_TABLE                              \
+    {                                               \
+        .name = K2I_NAME,                           \
+        .gemm = fast_gemm,                          \
+        .rmsnorm_fwd = fast_rmsnorm_fwd,            \
+        .rmsnorm_bwd = fast_rmsnorm_bwd,            \
+        .rmsnorm_bwd_gain = fast_rmsnorm_bwd_gain,  \
+        .rope = fast_rope,                          \
+        .attn_fwd = fast_attn_fwd,                  \
+        .attn_bwd = fast_attn_bwd,                  \
+        .swiglu_fwd = fast_swiglu_fwd,              \
+        .swiglu_bwd = fast_swiglu_bwd,              \
+        .sigmoid = fast_sigmoid,                    \
+        .softmax_sums = fast_softmax_sums,          \
+        .softmax_bwd = fast_softmax_bwd,            \
+        .exp = fast_exp,                            \
+        .add = fast_add,                            \
+        .axpy = fast_axpy,                          \
+        .scale = fast_scale,                        \
+        .dot = fast_dot,                            \
+        .sumsq = fast_sumsq,                        \
+        .adamw = fast_adamw,                        \
+    }

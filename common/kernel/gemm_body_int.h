@@ -1,0 +1,190 @@
+/* gemm_body_int - the matrix product over vec_int's lanes; included once by each fast_*.c.
+ *
+ * C is cut into tiles of up to 8 rows by a few panels of 16 columns. A tile keeps its accumulators in registers and walks k,
+ * so each element is one chain. K is cut into blocks only to stay in the cache: between blocks the chain rests in C, which
+ * loses nothing. B comes in packed panels, or is packed strip by strip into a buffer on the stack. A is read where it lies.
+ */
+#include "common/kernel/kernel_int.h"
+#include "common/kernel/vec_int.h"
+
+#define K2I_GEMM_KC 256 /* k of one block: a strip of three panels is 48 KiB, about a first-level cache */
+
+#if K2I_LEVEL == 512 /* 32 registers: at most 24 accumulators, and at least 8 where there are columns enough, to hide latency */
+#define K2I_TILES(X)                                                                                           \
+    X(1, 1) X(1, 2) X(1, 3) X(1, 4) X(1, 6) X(1, 8) X(2, 1) X(2, 2) X(2, 3) X(2, 4) X(2, 6) X(3, 1) X(3, 2)    \
+    X(3, 3) X(3, 4) X(4, 1) X(4, 2) X(4, 3) X(4, 4) X(5, 1) X(5, 2) X(5, 3) X(6, 1) X(6, 2) X(6, 3) X(7, 1)    \
+    X(7, 2) X(7, 3) X(8, 1) X(8, 2) X(8, 3)
+#define K2I_MR_MAX 8
+#define K2I_NP_MAX 8
+#elif K2I_LEVEL == 2 /* 16 registers, two for each panel */
+#define K2I_TILES(X) X(1, 1) X(1, 2) X(1, 3) X(1, 4) X(2, 1) X(2, 2) X(3, 1) X(3, 2) X(4, 1) X(5, 1) X(6, 1)
+#define K2I_MR_MAX 6
+#define K2I_NP_MAX 4
+#else
+#define K2I_TILES(X) X(1, 1)
+#define K2I_MR_MAX 1
+#define K2I_NP_MAX 1
+#endif
+
+typedef struct tile_args {
+    size_t k;
+    const float *a;
+    size_t lda;
+    const float *b;
+    size_t b_panel; /* floats from one panel to the next */
+    float *c;
+    size_t ldc;
+    size_t last; /* columns of the last panel, 1 to 16 */
+    bool load;   /* the chains start from C */
+} tile_args;
+
+/* Constant mr, np and a_trans make one unrolled kernel. Rows of A are addressed from three pointers, because a pointer for
+ * each row would not fit the registers. */
+K2I_INLINE void tile(const int mr, const int np, const bool a_trans, const tile_args *t)
+{
+    v16 acc[K2I_MR_MAX][K2I_NP_MAX];
+    const size_t lda = t->lda, b_panel = t->b_panel, ldc = t->ldc;
+    K2I_UNROLL
+    for (int m = 0; m < mr; m++) {
+        K2I_UNROLL
+        for (int p = 0; p < np; p++) {
+            const float *c = t->c + (size_t)m * ldc + p * 16;
+            if (!t->load) {
+                acc[m][p] = v_zero();
+            } else {
+                acc[m][p] = p == np - 1 && t->last < 16 ? v_load_n(c, t->last) : v_load(c);
+            }
+        }
+    }
+    const float *a0 = t->a, *a3 = a0 + 3 * lda, *a6 = a0 + 6 * lda, *b = t->b;
+    const size_t step = a_trans ? lda : 1;
+    for (size_t k = 0; k < t->k; k++) {
+        v16 bv[K2I_NP_MAX];
+        K2I_UNROLL
+        for (int p = 0; p < np; p++) bv[p] = v_load(b + (size_t)p * b_panel);
+        K2I_UNROLL
+        for (int m = 0; m < mr; m++) {
+            const float *from = m < 3 ? a0 : m < 6 ? a3 : a6;
+            v16 av = v_set(a_trans ? a0[m] : from[(size_t)(m % 3) * lda]);
+            K2I_UNROLL
+            for (int p = 0; p < np; p++) acc[m][p] = v_fma(av, bv[p], acc[m][p]);
+        }
+        b += 16;
+        a0 += step;
+        a3 += step;
+        a6 += step;
+    }
+    K2I_UNROLL
+    for (int m = 0; m < mr; m++) {
+        K2I_UNROLL
+        for (int p = 0; p < np; p++) {
+            float *c = t->c + (size_t)m * ldc + p * 16;
+            if (p == np - 1 && t->last < 16) {
+                v_store_n(c, t->last, acc[m][p]);
+            } else {
+                v_store(c, acc[m][p]);
+            }
+        }
+    }
+}
+
+#define X(MR, NP)                                                                            \
+    static void tile_##MR##_##NP##_n(const tile_args *t) { tile(MR, NP, false, t); }         \
+    static void tile_##MR##_##NP##_t(const tile_args *t) { tile(MR, NP, true, t); }
+K2I_TILES(X)
+#undef X
+
+typedef void tile_fn(const tile_args *t);
+
+static tile_fn *const tiles[2][K2I_MR_MAX + 1][K2I_NP_MAX + 1] = {
+#define X(MR, NP) [0][MR][NP] = tile_##MR##_##NP##_n, [1][MR][NP] = tile_##MR##_##NP##_t,
+    K2I_TILES(X)
+#undef X
+};
+
+/* Panels of B [k0, k0+kc) x [p0, p0+np) into scratch, each [kc][16], zero-filled. */
+static void strip_pack(const k2_gemm *g, size_t p0, size_t np, size_t k0, size_t kc, float *scratch)
+{
+    for (size_t p = 0; p < np; p++) {
+        size_t n0 = (p0 + p) * 16, cols = K2_MIN((size_t)16, g->n - n0);
+        float *out = scratch + p * kc * 16;
+        if (g->b_form == K2_B_NK) {
+            k2_kern_pack_nk(g->b + n0 * g->ldb + k0, g->ldb, cols, kc, out);
+            continue;
+        }
+        const float *b = g->b + k0 * g->ldb + n0;
+        for (size_t k = 0; k < kc; k++, b += g->ldb, out += 16) v_store(out, cols == 16 ? v_load(b) : v_load_n(b, cols));
+    }
+}
+
+/* Rows [m0, m0+mr) of C over panels [p0, p1), in tiles as wide as mr allows. */
+static void row_tiles(const k2_gemm *g, const tile_args *proto, size_t m0, size_t mr, size_t p0, size_t p1)
+{
+    tile_args t = *proto;
+    const size_t panels = (g->n + 15) / 16;
+    t.a += g->a_trans ? m0 : m0 * g->lda;
+    for (size_t p = p0; p < p1;) {
+        size_t np = K2_MIN(p1 - p, (size_t)K2I_NP_MAX);
+        while (!tiles[g->a_trans][mr][np]) np--;
+        t.c = g->c + m0 * g->ldc + p * 16;
+        t.last = p + np == panels ? g->n - (panels - 1) * 16 : 16;
+        tiles[g->a_trans][mr][np](&t);
+        t.b += np * t.b_panel;
+        p += np;
+    }
+}
+
+/* All rows over one strip. Rows are spread evenly: 9 rows are 5 + 4, not 8 + 1, for a tile of one row hides no latency. */
+static void strip_rows(const k2_gemm *g, const tile_args *proto, size_t p0, size_t p1)
+{
+    size_t count = (g->m + K2I_MR_MAX - 1) / K2I_MR_MAX, low = g->m / count, extra = g->m % count;
+    for (size_t i = 0, m0 = 0; i < count; i++) {
+        size_t mr = low + (i < extra);
+        row_tiles(g, proto, m0, mr, p0, p1);
+        m0 += mr;
+    }
+}
+
+#define K2I_STRIP 3 /* panels of a strip: what the tallest tiles take at once */
+
+static void block_packed(const k2_gemm *g, tile_args t, size_t k0)
+{
+    const size_t panels = (g->n + 15) / 16, strip = g->m <= 4 ? panels : K2I_STRIP;
+    t.b_panel = g->k * 16;
+    for (size_t p = 0; p < panels; p += strip) {
+        t.b = g->b + p * t.b_panel + k0 * 16;
+        strip_rows(g, &t, p, K2_MIN(p + strip, panels));
+    }
+}
+
+static void block_raw(const k2_gemm *g, tile_args t, size_t k0)
+{
+    float scratch[K2I_STRIP * K2I_GEMM_KC * 16] __attribute__((aligned(64)));
+    const size_t panels = (g->n + 15) / 16;
+    t.b_panel = t.k * 16;
+    t.b = scratch;
+    for (size_t p = 0; p < panels; p += K2I_STRIP) {
+        size_t np = K2_MIN((size_t)K2I_STRIP, panels - p);
+        strip_pack(g, p, np, k0, t.k, scratch);
+        strip_rows(g, &t, p, p + np);
+    }
+}
+
+static void fast_gemm(const k2_gemm *g)
+{
+    if (g->m == 0 || g->n == 0) return;
+    if (g->k == 0) {
+        for (size_t m = 0; !g->accumulate && m < g->m; m++) memset(g->c + m * g->ldc, 0, g->n * sizeof(float));
+        return;
+    }
+    for (size_t k0 = 0; k0 < g->k; k0 += K2I_GEMM_KC) {
+        tile_args t = {.k = K2_MIN((size_t)K2I_GEMM_KC, g->k - k0), .lda = g->lda, .ldc = g->ldc};
+        t.a = g->a + (g->a_trans ? k0 * g->lda : k0);
+        t.load = g->accumulate || k0 > 0;
+        if (g->b_form == K2_B_PACKED) {
+            block_packed(g, t, k0);
+        } else {
+            block_raw(g, t, k0);
+        }
+    }
+}

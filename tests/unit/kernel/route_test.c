@@ -1,0 +1,132 @@
+/* Routing, the rotation table and the team. */
+#include "tests/unit/kernel/kernel_test_int.h"
+
+#include <stdatomic.h>
+
+static void ties_go_to_the_lowest_index(void **state)
+{
+    (void)state;
+    const k2_router r = {.experts = 8, .topk = 3, .groups = 1, .topk_group = 1, .scale = 2.0f, .norm = true};
+    float logits[8] = {0}, bias[8] = {0}, scores[8], weight[3];
+    uint32_t index[3];
+    k2_kern_route_fwd(&r, 1, logits, bias, scores, index, weight);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(index[i], i);
+        assert_true(fabsf(weight[i] - 2.0f / 3.0f) < 1e-6f);
+    }
+}
+
+static void bias_selects_but_does_not_weigh(void **state)
+{
+    (void)state;
+    const k2_router r = {.experts = 4, .topk = 2, .groups = 1, .topk_group = 1, .scale = 1.0f, .norm = false};
+    float logits[4] = {2.0f, 1.0f, 0.0f, -1.0f}, bias[4] = {0.0f, 0.0f, 0.0f, 5.0f}, scores[4], weight[2];
+    uint32_t index[2];
+    k2_kern_route_fwd(&r, 1, logits, bias, scores, index, weight);
+    assert_int_equal(index[0], 3);
+    assert_int_equal(index[1], 0);
+    assert_true(weight[0] == scores[3] && weight[1] == scores[0]);
+}
+
+static void groups_limit_the_choice(void **state)
+{
+    (void)state;
+    /* Group 1 has the largest single score, but group 0 the largest pair. */
+    const k2_router r = {.experts = 6, .topk = 2, .groups = 3, .topk_group = 1, .scale = 1.0f, .norm = true};
+    float logits[6] = {1.0f, 1.1f, 4.0f, -9.0f, 0.0f, 0.0f}, bias[6] = {0}, scores[6], weight[2];
+    uint32_t index[2];
+    k2_kern_route_fwd(&r, 1, logits, bias, scores, index, weight);
+    assert_int_equal(index[0], 1);
+    assert_int_equal(index[1], 0);
+}
+
+static void nan_still_gives_distinct_experts(void **state)
+{
+    (void)state;
+    const k2_router r = {.experts = 4, .topk = 3, .groups = 1, .topk_group = 1, .scale = 1.0f, .norm = true};
+    float logits[4] = {NAN, NAN, 1.0f, NAN}, bias[4] = {0}, scores[4], weight[3];
+    uint32_t index[3];
+    k2_kern_route_fwd(&r, 1, logits, bias, scores, index, weight);
+    assert_int_equal(index[0], 2);
+    assert_int_equal(index[1], 0);
+    assert_int_equal(index[2], 1);
+}
+
+static void backward_is_right(void **state)
+{
+    (void)state;
+    for (int norm = 0; norm < 2; norm++) {
+        const k2_router r = {.experts = 5, .topk = 3, .groups = 1, .topk_group = 1, .scale = 1.5f, .norm = norm};
+        float logits[5] = {0.3f, -0.2f, 1.0f, 0.9f, -2.0f}, bias[5] = {0}, scores[5], weight[3], d_logits[5], scores2[5];
+        const float up[3] = {0.7f, -1.1f, 0.4f};
+        uint32_t index[3], index2[3];
+        k2_kern_route_fwd(&r, 1, logits, bias, scores, index, weight);
+        k2_kern_route_bwd(&r, 1, scores, index, up, d_logits);
+        for (int i = 0; i < 5; i++) {
+            float keep = logits[i];
+            double f[2] = {0, 0};
+            for (int side = 0; side < 2; side++) {
+                logits[i] = keep + (side ? 0.01f : -0.01f);
+                k2_kern_route_fwd(&r, 1, logits, bias, scores2, index2, weight);
+                for (int k = 0; k < 3; k++) f[side] += (double)weight[k] * (double)up[k];
+            }
+            logits[i] = keep;
+            assert_true(fabs((f[1] - f[0]) / 0.02 - (double)d_logits[i]) < 1e-4);
+        }
+    }
+}
+
+static void yarn_has_kimi_k2s_numbers(void **state)
+{
+    (void)state;
+    k2_dims d = {.qk_nope_head_dim = 128, .qk_rope_head_dim = 64, .rope_theta = 50000.0};
+    assert_true(fabsf(k2_kern_attn_scale(&d) - 0.0721688f) < 1e-6f);
+    d.yarn = (k2_yarn){.factor = 32, .beta_fast = 1, .beta_slow = 1, .mscale = 1, .mscale_all_dim = 1, .original_max_position_embeddings = 4096};
+    assert_true(fabsf(k2_kern_attn_scale(&d) - 0.1308608f) < 1e-6f);
+    float table[2 * 64];
+    k2_kern_rope_table(&d, 2, table);
+    /* pairs up to 19 as they are, from 20 on divided by 32; cos and sin are not scaled */
+    double plain = pow(50000.0, -2.0 * 19 / 64), slow = pow(50000.0, -2.0 * 20 / 64) / 32;
+    assert_true(table[0] == 1.0f && table[1] == 0.0f);
+    assert_true(fabs((double)table[64 + 19 * 2 + 1] - sin(plain)) < 1e-7);
+    assert_true(fabs((double)table[64 + 20 * 2 + 1] - sin(slow)) < 1e-7);
+}
+
+typedef struct team_arg {
+    _Atomic uint32_t seen[100];
+    uint32_t threads;
+} team_arg;
+
+static void mark(void *arg, size_t task, uint32_t member)
+{
+    team_arg *a = arg;
+    if (member < a->threads) atomic_fetch_add(&a->seen[task], 1);
+}
+
+static void team_runs_each_task_once(void **state)
+{
+    (void)state;
+    for (uint32_t threads = 1; threads <= 4; threads++) {
+        k2_team *team = k2_kern_team_new(threads);
+        assert_int_equal(k2_kern_team_threads(team), threads);
+        team_arg a = {.threads = threads};
+        for (size_t run = 0; run < 200; run++) k2_kern_team_run(team, run % 101, mark, &a);
+        for (size_t i = 0; i < 100; i++) {
+            uint32_t want = 0;
+            for (size_t run = 0; run < 200; run++) want += run % 101 > i;
+            assert_int_equal(atomic_load(&a.seen[i]), want);
+        }
+        k2_kern_team_free(team);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ties_go_to_the_lowest_index), cmocka_unit_test(bias_selects_but_does_not_weigh),
+        cmocka_unit_test(groups_limit_the_choice),     cmocka_unit_test(nan_still_gives_distinct_experts),
+        cmocka_unit_test(backward_is_right),           cmocka_unit_test(yarn_has_kimi_k2s_numbers),
+        cmocka_unit_test(team_runs_each_task_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
