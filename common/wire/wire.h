@@ -213,8 +213,8 @@ k2_code k2_wire_encode(const k2_msg *msg, k2_buf *out, k2_error *err);
  *
  * memory   *msg is written only on OK; then k2_msg_free it
  * errors   INCOMPLETE: the bytes are a true beginning of something longer. BAD_INPUT: "HELLO.role: unsigned number found, string
- *          expected", an unknown, missing or doubled field by name, trailing bytes, a string with a 0 byte or not UTF-8,
- *          a count or size above its cap (LIMIT)
+ *          expected", an unknown, missing or doubled field by name, trailing bytes, a string with a 0 byte inside;
+ *          LIMIT: a count or size above its cap
  * threads  pure
  * source   https://github.com/msgpack/msgpack/blob/master/spec.md
  * tests    tests/unit/wire/wire_test.c, tests/fuzz/wire
