@@ -1,9 +1,11 @@
 /* Locators: the strings by which segments are found. Parsing is strict, because they arrive in messages of other processes. */
-#include "common/xfer/xfer.h"
+#include "common/xfer/xfer_int.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 /* Rest of the text that is being taken apart, and where the error goes. */
 typedef struct cursor {
@@ -142,4 +144,19 @@ void k2_xfer_locator_format(const k2_xfer_locator *l, bool with_nonce, char out[
         k2_digest_hex((k2_digest){.lo = k2_load_u64le(l->nonce.bytes), .hi = k2_load_u64le(l->nonce.bytes + 8)}, nonce + 1);
     }
     snprintf(out, K2_XFER_LOCATOR_MAX, "%s:%s:%llu%s", l->transport, where, (unsigned long long)l->bytes, nonce);
+}
+
+k2_code k2i_nonce_make(k2_xfer_nonce *out, k2_error *err)
+{
+    ssize_t n;
+    do n = getrandom(out->bytes, sizeof out->bytes, 0);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)sizeof out->bytes ? K2_OK : k2_error_errno(err, errno, "xfer: getrandom for a nonce");
+}
+
+bool k2i_nonce_equal(const k2_xfer_nonce *a, const k2_xfer_nonce *b)
+{
+    unsigned different = 0;
+    for (size_t i = 0; i < sizeof a->bytes; i++) different |= (unsigned)(a->bytes[i] ^ b->bytes[i]);
+    return different == 0;
 }
