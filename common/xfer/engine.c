@@ -161,6 +161,22 @@ static void segment_slot_give(k2_xfer *x)
     pthread_mutex_unlock(&x->lock);
 }
 
+/* Whether the machine has that much memory left. Asked first, because shm takes its pages at once: without the question a size
+ * that is too large would end some process, not necessarily ours, instead of giving an error. */
+static k2_code memory_check(uint64_t bytes, k2_error *err)
+{
+    unsigned long long available_kb = 0;
+    char line[128];
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (f == NULL) return K2_OK; /* no such file, no opinion */
+    bool known = false;
+    while (!known && fgets(line, sizeof line, f) != NULL) known = sscanf(line, "MemAvailable: %llu kB", &available_kb) == 1;
+    fclose(f);
+    if (!known || bytes / 1024 <= available_kb) return K2_OK;
+    return k2_error_set(err, K2_NO_MEMORY, "xfer: a segment of %llu bytes, but only %llu bytes of memory are available",
+                        (unsigned long long)bytes, available_kb * 1024);
+}
+
 k2_code k2_xfer_segment_create(k2_xfer *x, uint64_t bytes, k2_xfer_segment **out, k2_error *err)
 {
     if (bytes == 0 || bytes > K2_XFER_SEGMENT_MAX)
@@ -171,7 +187,8 @@ k2_code k2_xfer_segment_create(k2_xfer *x, uint64_t bytes, k2_xfer_segment **out
     k2_xfer_locator where = {.bytes = bytes};
     snprintf(where.transport, sizeof where.transport, "%s", own->ops->name);
     k2_xfer_segment made = {.x = x, .ops = own->ops, .bytes = bytes};
-    k2_code code = k2i_nonce_make(&where.nonce, err);
+    k2_code code = memory_check(bytes, err);
+    if (code == K2_OK) code = k2i_nonce_make(&where.nonce, err);
     if (code == K2_OK) code = own->ops->segment_create(own->t, bytes, &where.nonce, &made.s, &where, err);
     if (code != K2_OK) {
         segment_slot_give(x);

@@ -203,7 +203,9 @@ k2_code k2i_client_wait(void *arg, uint64_t offset, uint64_t value, uint64_t dea
 {
     remote *r = arg;
     rail *l = &r->rails[WAIT_RAIL];
-    bounds b = {.deadline_ns = deadline_ns < UINT64_MAX - GRACE_NS ? deadline_ns + GRACE_NS : UINT64_MAX};
+    uint64_t until =
+        K2_MIN(K2_MAX(deadline_ns, k2_now_ns()), UINT64_MAX - GRACE_NS); /* a deadline in the past still asks once */
+    bounds b = {.deadline_ns = until + GRACE_NS};
     k2_code code;
     k2i_tcp_reply a;
     pthread_mutex_lock(&l->lock);
