@@ -1,0 +1,326 @@
+/* reward_child - scores answers: by a match at once, or by the user's command, one item at a time; see reward_int.h.
+ *
+ * A command that hangs, ends or writes nonsense is killed with its process group and started anew for the next item. A process
+ * that was given up still has callbacks coming: it is cut off from the rewarder (`owner` is NULL) and frees itself when its
+ * pipe has closed and it has been reaped. */
+#include "rollout/reward_int.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TRIES 2 /* of one item, when the command ends by itself: it may have been the item before that made it end */
+
+typedef struct call {
+    k2i_score_batch *batch;
+    uint32_t next_item;
+    void (*on_done)(void *arg);
+    void *arg;
+    struct call *prev, *next;
+} call;
+
+typedef struct proc {
+    k2i_rewarder *owner; /* NULL: given up */
+    k2_child *child;     /* NULL once reaped */
+    bool closed;         /* its pipe */
+    int exit_code, term_signal;
+    k2_buf line;
+} proc;
+
+struct k2i_rewarder {
+    k2_loop *loop;
+    k2_log *log;
+    enum { EXACT, NUMERIC, COMMAND } kind;
+    double tolerance;
+    uint64_t timeout_ms;
+    k2_config_list command;
+    call *first, *last;
+    uint32_t waiting; /* items */
+    proc *proc;
+    k2_timer *timer;
+    /* the item in work */
+    bool busy;
+    call *current; /* NULL: its caller has gone, only the answer is awaited */
+    uint64_t trajectory;
+    uint32_t tries;
+    bool pumping;
+};
+
+static void pump(k2i_rewarder *r);
+
+/* ---- the queue ---------------------------------------------------------------------------------------------------------- */
+
+static void call_remove(k2i_rewarder *r, call *c)
+{
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        r->first = c->next;
+    if (c->next)
+        c->next->prev = c->prev;
+    else
+        r->last = c->prev;
+    r->waiting -= c->batch->count - c->next_item;
+    k2_free(c);
+}
+
+/* The item in work has a score, or the reason why it has none. */
+static void settle(k2i_rewarder *r, bool ok, double reward, const char *detail)
+{
+    call *c = r->current;
+    r->busy = false;
+    r->current = NULL;
+    r->tries = 0;
+    k2_timer_stop(r->timer);
+    r->timer = NULL;
+    if (!c) return;
+    k2i_score *s = &c->batch->scores[c->next_item++];
+    r->waiting--;
+    s->ok = ok;
+    s->reward = reward;
+    snprintf(s->detail, sizeof s->detail, "%s", detail);
+    if (!ok) K2_LOG_WARN(r->log, "no reward trajectory=%llu: %s", (unsigned long long)s->trajectory, detail);
+    if (c->next_item < c->batch->count) return;
+    void (*on_done)(void *) = c->on_done;
+    void *arg = c->arg;
+    call_remove(r, c);
+    on_done(arg);
+}
+
+/* ---- the process -------------------------------------------------------------------------------------------------------- */
+
+static void proc_free_if_over(proc *p)
+{
+    if (p->child || !p->closed) return;
+    k2_buf_fini(&p->line);
+    k2_free(p);
+}
+
+static void give_up(k2i_rewarder *r)
+{
+    proc *p = r->proc;
+    if (!p) return;
+    r->proc = NULL;
+    p->owner = NULL;
+    if (p->child) k2_child_kill(p->child, SIGKILL);
+}
+
+/* It ended by itself: ask another one, once. */
+static void ended(k2i_rewarder *r, const proc *p)
+{
+    r->proc = NULL;
+    if (!r->busy) return;
+    char why[K2I_SCORE_DETAIL_MAX];
+    if (p->term_signal)
+        snprintf(why, sizeof why, "the reward command was ended by signal %d before it answered", p->term_signal);
+    else
+        snprintf(why, sizeof why, "the reward command ended with status %d before it answered", p->exit_code);
+    if (++r->tries < TRIES && r->current) {
+        K2_LOG_WARN(r->log, "%s; it is started anew", why);
+        r->busy = false; /* pump takes the same item again */
+        k2_timer_stop(r->timer);
+        r->timer = NULL;
+        r->current = NULL;
+    } else {
+        settle(r, false, 0, why);
+    }
+    pump(r);
+}
+
+static void over(proc *p)
+{
+    if (p->child || !p->closed) return;
+    if (p->owner) ended(p->owner, p);
+    p->owner = NULL;
+    proc_free_if_over(p);
+}
+
+static void on_exit(void *arg, int exit_code, int term_signal)
+{
+    proc *p = arg;
+    p->child = NULL;
+    p->exit_code = exit_code;
+    p->term_signal = term_signal;
+    over(p);
+}
+
+static void on_close(void *arg, k2_code why, const char *text)
+{
+    proc *p = arg;
+    (void)why;
+    (void)text;
+    p->closed = true;
+    if (p->child) k2_child_kill(p->child, SIGKILL); /* one that closes its output has nothing more to say */
+    over(p);
+}
+
+/* What it writes can not be an answer. */
+static void nonsense(k2i_rewarder *r, const char *text)
+{
+    char why[K2I_SCORE_DETAIL_MAX];
+    snprintf(why, sizeof why, "the reward command's output: %.200s", text);
+    give_up(r);
+    if (r->busy)
+        settle(r, false, 0, why);
+    else
+        K2_LOG_WARN(r->log, "%s", why);
+    pump(r);
+}
+
+static void on_line(k2i_rewarder *r, const char *line, size_t n)
+{
+    double reward;
+    k2_error err;
+    if (!r->busy) {
+        nonsense(r, "found a line without an item to answer");
+    } else if (k2i_score_parse_line(line, n, r->trajectory, &reward, &err) != K2_OK) {
+        nonsense(r, err.text);
+    } else {
+        settle(r, true, reward, "");
+        pump(r);
+    }
+}
+
+static void on_read(void *arg, const char *data, size_t n)
+{
+    proc *p = arg;
+    while (n > 0 && p->owner) {
+        const char *end = memchr(data, '\n', n);
+        size_t take = end ? (size_t)(end - data) : n;
+        if (!k2_buf_append(&p->line, data, take)) {
+            nonsense(p->owner, "found a line that is too long");
+            return;
+        }
+        if (!end) return;
+        data += take + 1;
+        n -= take + 1;
+        k2_buf line = p->line; /* the answer may end this process, not this line */
+        k2_buf_init(&p->line, K2I_SCORE_LINE_MAX);
+        on_line(p->owner, line.data ? line.data : "", line.len);
+        k2_buf_fini(&line);
+    }
+}
+
+static const k2_stream_ops io_ops = {.on_read = on_read, .on_close = on_close};
+
+static bool spawn(k2i_rewarder *r, k2_error *err)
+{
+    const char *argv[K2_CONFIG_LIST_MAX + 1] = {NULL};
+    for (uint32_t i = 0; i < r->command.count; i++) argv[i] = r->command.item[i];
+    proc *p = k2_alloc(sizeof *p);
+    p->owner = r;
+    k2_buf_init(&p->line, K2I_SCORE_LINE_MAX);
+    p->child =
+        k2_child_spawn(r->loop, &(k2_child_spec){.argv = argv, .io = &io_ops, .io_arg = p, .on_exit = on_exit, .arg = p}, err);
+    if (!p->child) {
+        k2_free(p);
+        return false;
+    }
+    K2_LOG_INFO(r->log, "started the reward command pid=%ld", (long)k2_child_pid(p->child));
+    r->proc = p;
+    return true;
+}
+
+/* ---- one item after the other ----------------------------------------------------------------------------------------------
+ */
+
+static void on_timeout(void *arg)
+{
+    k2i_rewarder *r = arg;
+    char why[K2I_SCORE_DETAIL_MAX];
+    snprintf(why, sizeof why, "the reward command gave no answer within %llu ms", (unsigned long long)r->timeout_ms);
+    give_up(r);
+    settle(r, false, 0, why);
+    pump(r);
+}
+
+static void ask(k2i_rewarder *r)
+{
+    const k2i_score_item *item = &r->first->batch->items[r->first->next_item];
+    r->busy = true;
+    r->current = r->first;
+    r->trajectory = item->trajectory;
+    k2_error err;
+    if (!r->proc && !spawn(r, &err)) {
+        settle(r, false, 0, err.text);
+        return;
+    }
+    k2_buf line;
+    k2_buf_init(&line, 64u << 20);
+    k2i_score_write_item(item, &line);
+    r->timer = k2_timer_start(r->loop, r->timeout_ms * K2_NS_PER_MS, 0, on_timeout, r);
+    k2_conn *io = k2_child_io(r->proc->child);
+    if (io) (void)k2_conn_write(io, line.data, line.len); /* a pipe that has closed shows in on_close */
+    k2_buf_fini(&line);
+}
+
+/* Not recursive: an item that is settled at once, inside ask, only makes the loop here go round again. */
+static void pump(k2i_rewarder *r)
+{
+    if (r->pumping) return;
+    r->pumping = true;
+    while (!r->busy && r->first) ask(r);
+    r->pumping = false;
+}
+
+static void match(const k2i_rewarder *r, const k2i_score_item *item, k2i_score *s)
+{
+    s->ok = true;
+    if (r->kind == EXACT)
+        s->reward = k2i_reward_exact(item->text, item->answer);
+    else
+        s->ok = k2i_reward_numeric(item->text, item->answer, r->tolerance, &s->reward, s->detail);
+}
+
+k2_code k2i_rewarder_score(k2i_rewarder *r, k2i_score_batch *batch, void (*on_done)(void *arg), void *arg)
+{
+    if (r->kind != COMMAND || batch->count == 0) {
+        for (uint32_t i = 0; i < batch->count; i++) match(r, &batch->items[i], &batch->scores[i]);
+        on_done(arg);
+        return K2_OK;
+    }
+    if (r->waiting + batch->count > K2I_SCORE_QUEUE_MAX) return K2_FULL;
+    call *c = k2_alloc(sizeof *c);
+    *c = (call){.batch = batch, .on_done = on_done, .arg = arg, .prev = r->last};
+    if (r->last)
+        r->last->next = c;
+    else
+        r->first = c;
+    r->last = c;
+    r->waiting += batch->count;
+    pump(r);
+    return K2_OK;
+}
+
+void k2i_rewarder_cancel(k2i_rewarder *r, const k2i_score_batch *batch)
+{
+    for (call *c = r->first; c; c = c->next) {
+        if (c->batch != batch) continue;
+        if (r->current == c) r->current = NULL;
+        call_remove(r, c);
+        return;
+    }
+}
+
+k2i_rewarder *k2i_rewarder_new(k2_loop *loop, const k2_config *config, k2_log *log)
+{
+    k2i_rewarder *r = k2_alloc(sizeof *r);
+    r->loop = loop;
+    r->log = log;
+    r->kind = strcmp(config->reward_kind, "command") == 0   ? COMMAND
+              : strcmp(config->reward_kind, "numeric") == 0 ? NUMERIC
+                                                            : EXACT;
+    r->tolerance = config->reward_tolerance;
+    r->timeout_ms = config->reward_timeout_ms;
+    r->command = config->reward_command;
+    return r;
+}
+
+void k2i_rewarder_free(k2i_rewarder *r)
+{
+    if (!r) return;
+    k2_timer_stop(r->timer);
+    while (r->first) call_remove(r, r->first);
+    give_up(r);
+    k2_free(r);
+}
