@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRIES 2 /* of one item, when the command ends by itself: it may have been the item before that made it end */
+#define TRIES 2 /* of one item, when the command ends or talks nonsense: it may have been the item before that made it */
 
 typedef struct call {
     k2i_score_batch *batch;
@@ -105,25 +105,29 @@ static void give_up(k2i_rewarder *r)
     if (p->child) k2_child_kill(p->child, SIGKILL);
 }
 
-/* It ended by itself: ask another one, once. */
+/* The item in work was not answered, perhaps through the fault of the item before it: ask a fresh process, once. */
+static void retry_or_settle(k2i_rewarder *r, const char *why)
+{
+    if (++r->tries < TRIES && r->current) {
+        K2_LOG_WARN(r->log, "%s; it is started anew", why);
+        r->busy = false; /* pump takes the same item again */
+        r->current = NULL;
+        k2_timer_stop(r->timer);
+        r->timer = NULL;
+    } else {
+        settle(r, false, 0, why);
+    }
+}
+
 static void ended(k2i_rewarder *r, const proc *p)
 {
-    r->proc = NULL;
-    if (!r->busy) return;
     char why[K2I_SCORE_DETAIL_MAX];
     if (p->term_signal)
         snprintf(why, sizeof why, "the reward command was ended by signal %d before it answered", p->term_signal);
     else
         snprintf(why, sizeof why, "the reward command ended with status %d before it answered", p->exit_code);
-    if (++r->tries < TRIES && r->current) {
-        K2_LOG_WARN(r->log, "%s; it is started anew", why);
-        r->busy = false; /* pump takes the same item again */
-        k2_timer_stop(r->timer);
-        r->timer = NULL;
-        r->current = NULL;
-    } else {
-        settle(r, false, 0, why);
-    }
+    r->proc = NULL;
+    if (r->busy) retry_or_settle(r, why);
     pump(r);
 }
 
@@ -296,7 +300,10 @@ void k2i_rewarder_cancel(k2i_rewarder *r, const k2i_score_batch *batch)
 {
     for (call *c = r->first; c; c = c->next) {
         if (c->batch != batch) continue;
-        if (r->current == c) r->current = NULL;
+        if (r->current == c) {
+            r->current = NULL;
+            r->tries = 0;
+        }
         call_remove(r, c);
         return;
     }

@@ -79,8 +79,8 @@ void k2i_rewarder_free(k2i_rewarder *r);
 /* k2i_rewarder_score - fill batch->scores, then call on_done(arg), perhaps before this returns.
  *
  * keeps    the command gets one item at a time. An item that it does not answer within reward.timeout_ms, counted from
- *          when it was written, costs it its life and has no reward; when the command ends by itself before it has
- *          answered, it is started anew and asked once more
+ *          when it was written, costs it its life and has no reward; when the command ends by itself or
+ *          writes something else than the answer, it is started anew and asked once more
  * memory   batch is the caller's and must stay until on_done
  * errors   FULL when K2I_SCORE_QUEUE_MAX items wait; on_done does not come then
  */

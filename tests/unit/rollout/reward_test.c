@@ -38,7 +38,7 @@ static void test_last_number(void **state)
         {"1e3", true, 1000},
         {"2.5E-1 m", true, 0.25},
         {"3e", true, 3},
-        {"7 e5", true, 7},
+        {"7 e5", true, 5},
         {".5", true, 0.5},
         {"a.5", true, 5},
         {"no", false, 0},
