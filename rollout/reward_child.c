@@ -165,7 +165,7 @@ static void nonsense(k2i_rewarder *r, const char *text)
     snprintf(why, sizeof why, "the reward command's output: %.200s", text);
     give_up(r);
     if (r->busy)
-        settle(r, false, 0, why);
+        retry_or_settle(r, why);
     else
         K2_LOG_WARN(r->log, "%s", why);
     pump(r);
