@@ -28,7 +28,7 @@
  *
  * errors   "path: key: found, expected": NOT_FOUND; BAD_INPUT: not JSON, an unknown key (with the nearest known one), a missing
  *          size, a wrong type, what k2_dims_check refuses; UNSUPPORTED: a value that our model does not compute (quantised
- *          weights, prediction layers, another activation)
+ *          weights, biases, another activation)
  * source   transformers, configuration_deepseek_v3.py; moonshotai/Kimi-K2-Instruct, config.json
  * tests    tests/unit/weights/dims_test.c, tests/fuzz/weights/dims_fuzz.c
  */
@@ -97,7 +97,8 @@ k2_code k2_weights_file_write(const char *path, const k2_weights_slot *slots, si
 
 /* k2_weights_dir_load - fill every slot from DIR/model.safetensors, or from the shards of DIR/model.safetensors.index.json.
  *
- *   A tensor named *.rotary_emb.inv_freq is skipped: it follows from the sizes.
+ *   Skipped are tensors named *.rotary_emb.inv_freq, which follow from the sizes, and those of prediction layers, which stand
+ *   behind the last layer of the slots and take no part in the model's own answers.
  *
  * errors   NOT_FOUND: neither file, or a tensor or shard missing; BAD_INPUT: another shape, a tensor that no slot asks for, index
  *          and shards that disagree, a shard's name that leaves the directory; and those of the two functions above. On errors
@@ -167,7 +168,9 @@ void k2_weights_manifest_encode(const k2_weights_manifest *m, k2_buf *out);
 k2_code k2_weights_manifest_decode(const char *text, size_t n, k2_weights_manifest **out, k2_error *err);
 /* CORRUPT where a chunk's hash or a tensor's digest is not that of the bytes (names the first one). */
 k2_code k2_weights_manifest_verify(const k2_weights_manifest *m, const void *data, k2_error *err);
-/* Copy every tensor to the slot of its name. BAD_INPUT, before anything is copied, where names or shapes are not the same. */
+/* BAD_INPUT where names or shapes are not exactly those of the slots: ask before the data is fetched. */
+k2_code k2_weights_manifest_check(const k2_weights_manifest *m, const k2_weights_slot *slots, size_t count, k2_error *err);
+/* Copy every tensor to the slot of its name. Checks as above before anything is copied. */
 k2_code k2_weights_manifest_scatter(const k2_weights_manifest *m, const void *data, const k2_weights_slot *slots, size_t count,
                                     k2_error *err);
 

@@ -1,0 +1,323 @@
+/* Reading safetensors: the header is checked whole at open, so that every tensor handed out lies inside the mapped file.
+ *
+ * A file that is cut short by somebody else while it is mapped still ends the process (SIGBUS); checkpoints are written under
+ * temporary names and renamed, so nobody of ours does that.
+ */
+#include "json_int.h"
+#include "common/weights/weights.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors is little-endian, and tensors are read in place");
+
+#define PREFIX_BYTES 8u
+
+struct k2_weights_file {
+    void *mapped; /* NULL: the bytes are the caller's */
+    size_t mapped_bytes;
+    char *names;                       /* of all tensors, one behind the other */
+    k2_weights_tensor *tensors;        /* in the order of their data */
+    const k2_weights_tensor **by_name; /* sorted */
+    size_t count;
+};
+
+/* What is known while parsing. */
+typedef struct header {
+    const char *name;
+    const unsigned char *data; /* behind the header */
+    uint64_t data_bytes;
+} header;
+
+/* ---- one tensor -------------------------------------------------------------------------------------------------- */
+
+static k2_code shape_parse(const char *where, const cJSON *object, k2_shape *out, k2_error *err)
+{
+    const cJSON *list = NULL, *item;
+    k2_code code = k2i_json_list(where, object, "shape", &list, err);
+    if (code != K2_OK) return code;
+    *out = (k2_shape){0};
+    cJSON_ArrayForEach(item, list)
+    {
+        if (out->rank == K2_RANK_MAX)
+            return k2_error_set(err, K2_LIMIT, "%s: more than %u dimensions are not supported", where, K2_RANK_MAX);
+        if (!k2i_json_whole(item, &out->size[out->rank++]))
+            return k2_error_set(err, K2_BAD_INPUT, "%s: shape[%u] is no whole number from 0 to 2^53", where, out->rank - 1);
+    }
+    return K2_OK;
+}
+
+static k2_code offsets_parse(const char *where, const cJSON *object, uint64_t *begin, uint64_t *end, k2_error *err)
+{
+    const cJSON *list = NULL;
+    k2_code code = k2i_json_list(where, object, "data_offsets", &list, err);
+    if (code != K2_OK) return code;
+    const cJSON *first = list->child, *second = first ? first->next : NULL;
+    if (!second || second->next || !k2i_json_whole(first, begin) || !k2i_json_whole(second, end))
+        return k2_error_set(err, K2_BAD_INPUT, "%s: data_offsets is not a list of two whole numbers", where);
+    return K2_OK;
+}
+
+static k2_code tensor_parse(const header *h, const cJSON *item, k2_weights_tensor *out, k2_error *err)
+{
+    static const char *const keys[] = {"dtype", "shape", "data_offsets"};
+    char where[256];
+    const char *dtype = NULL;
+    uint64_t begin = 0, end = 0, elements = 0, bytes = 0;
+    snprintf(where, sizeof where, "%.120s: tensor %.100s", h->name, item->string);
+    if (!cJSON_IsObject(item))
+        return k2_error_set(err, K2_BAD_INPUT, "%s: is %s, expected an object", where, k2i_json_type(item));
+    k2_code code = k2i_json_keys(where, item, keys, K2_COUNT(keys), err);
+    if (code == K2_OK) code = k2i_json_string(where, item, "dtype", &dtype, err);
+    if (code == K2_OK) code = shape_parse(where, item, &out->shape, err);
+    if (code == K2_OK) code = offsets_parse(where, item, &begin, &end, err);
+    if (code != K2_OK) return code;
+    if (!k2_dtype_parse(dtype, &out->dtype))
+        return k2_error_set(err, K2_UNSUPPORTED, "%s: dtype \"%.32s\" is not supported", where, dtype);
+    if (end < begin || end > h->data_bytes)
+        return k2_error_set(err, K2_BAD_INPUT,
+                            "%s: data_offsets %" PRIu64 " to %" PRIu64 ", but the file has %" PRIu64 " bytes of data", where,
+                            begin, end, h->data_bytes);
+    if (!k2_shape_count(&out->shape, &elements) || __builtin_mul_overflow(elements, k2_dtype_bytes(out->dtype), &bytes) ||
+        bytes != end - begin)
+        return k2_error_set(err, K2_BAD_INPUT, "%s: %" PRIu64 " bytes of data do not fit its dtype %s and its shape", where,
+                            end - begin, dtype);
+    out->data = h->data + begin;
+    out->bytes = bytes;
+    return K2_OK;
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+static int by_place(const void *a, const void *b)
+{
+    const k2_weights_tensor *x = a, *y = b;
+    if (x->data != y->data) return (const char *)x->data < (const char *)y->data ? -1 : 1;
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* an empty tensor stands before the one that begins there */
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const k2_weights_tensor *const *)a)->name, (*(const k2_weights_tensor *const *)b)->name);
+}
+
+/* The format wants the data without gaps and overlaps: every byte of the file then means something, once. */
+static k2_code places_check(const header *h, const k2_weights_file *f, k2_error *err)
+{
+    const unsigned char *at = h->data;
+    for (size_t i = 0; i < f->count; i++) {
+        const k2_weights_tensor *t = &f->tensors[i];
+        const unsigned char *begin = t->data;
+        if (begin != at)
+            return k2_error_set(err, K2_BAD_INPUT, "%.120s: tensor %.100s begins at byte %td of the data, expected %td (%s)",
+                                h->name, t->name, begin - h->data, at - h->data, begin < at ? "it overlaps" : "a gap");
+        at += t->bytes;
+    }
+    if ((uint64_t)(at - h->data) != h->data_bytes)
+        return k2_error_set(err, K2_BAD_INPUT, "%s: %" PRIu64 " bytes of data, but the tensors take %td", h->name,
+                            h->data_bytes, at - h->data);
+    return K2_OK;
+}
+
+static k2_code names_check(const header *h, k2_weights_file *f, k2_error *err)
+{
+    f->by_name = k2_alloc_array(f->count, sizeof *f->by_name);
+    for (size_t i = 0; i < f->count; i++) f->by_name[i] = &f->tensors[i];
+    qsort(f->by_name, f->count, sizeof *f->by_name, by_name);
+    for (size_t i = 1; i < f->count; i++)
+        if (strcmp(f->by_name[i - 1]->name, f->by_name[i]->name) == 0)
+            return k2_error_set(err, K2_BAD_INPUT, "%.120s: tensor %.100s is there twice", h->name, f->by_name[i]->name);
+    return K2_OK;
+}
+
+static k2_code metadata_check(const header *h, const cJSON *object, k2_error *err)
+{
+    const cJSON *item;
+    if (!cJSON_IsObject(object))
+        return k2_error_set(err, K2_BAD_INPUT, "%s: __metadata__ is %s, expected an object", h->name, k2i_json_type(object));
+    cJSON_ArrayForEach(item, object) if (!cJSON_IsString(item)) return k2_error_set(
+        err, K2_BAD_INPUT, "%s: __metadata__: \"%.64s\" is %s, expected a string", h->name, item->string, k2i_json_type(item));
+    return K2_OK;
+}
+
+static bool is_metadata(const cJSON *item)
+{
+    return strcmp(item->string, "__metadata__") == 0;
+}
+
+static k2_code tensors_parse(const header *h, const cJSON *root, k2_weights_file *f, k2_error *err)
+{
+    const cJSON *item;
+    size_t count = 0, name_bytes = 0;
+    cJSON_ArrayForEach(item, root)
+    {
+        size_t n = strlen(item->string);
+        if (n > K2_WEIGHTS_NAME_BYTES_MAX)
+            return k2_error_set(err, K2_LIMIT, "%s: a tensor's name has %zu bytes, at most %u are accepted", h->name, n,
+                                K2_WEIGHTS_NAME_BYTES_MAX);
+        if (++count > K2_WEIGHTS_TENSORS_MAX)
+            return k2_error_set(err, K2_LIMIT, "%s: more than %u tensors", h->name, K2_WEIGHTS_TENSORS_MAX);
+        name_bytes += n + 1;
+    }
+    f->names = k2_alloc(name_bytes);
+    f->tensors = k2_alloc_array(count, sizeof *f->tensors);
+    char *name = f->names;
+    cJSON_ArrayForEach(item, root)
+    {
+        k2_weights_tensor *t = &f->tensors[f->count];
+        k2_code code = is_metadata(item) ? metadata_check(h, item, err) : tensor_parse(h, item, t, err);
+        if (code != K2_OK) return code;
+        if (is_metadata(item)) continue;
+        t->name = strcpy(name, item->string);
+        name += strlen(name) + 1;
+        f->count++;
+    }
+    qsort(f->tensors, f->count, sizeof *f->tensors, by_place);
+    k2_code code = names_check(h, f, err);
+    return code == K2_OK ? places_check(h, f, err) : code;
+}
+
+static k2_code parse(const char *name, const unsigned char *bytes, size_t n, k2_weights_file *f, k2_error *err)
+{
+    if (n < PREFIX_BYTES) return k2_error_set(err, K2_BAD_INPUT, "%s: %zu bytes are no safetensors file", name, n);
+    const uint64_t header_bytes = k2_load_u64le(bytes);
+    if (header_bytes > K2_WEIGHTS_HEADER_BYTES_MAX)
+        return k2_error_set(err, K2_LIMIT,
+                            "%s: a header of %" PRIu64 " bytes, at most %u are accepted (is it a safetensors file?)", name,
+                            header_bytes, K2_WEIGHTS_HEADER_BYTES_MAX);
+    if (header_bytes > n - PREFIX_BYTES)
+        return k2_error_set(err, K2_BAD_INPUT, "%s: is truncated: its header has %" PRIu64 " bytes, the whole file %zu", name,
+                            header_bytes, n);
+    const header h = {.name = name, .data = bytes + PREFIX_BYTES + header_bytes, .data_bytes = n - PREFIX_BYTES - header_bytes};
+    cJSON *root = NULL;
+    k2_code code = k2i_json_parse(name, (const char *)bytes + PREFIX_BYTES, header_bytes, &root, err);
+    if (code != K2_OK) return code;
+    code = tensors_parse(&h, root, f, err);
+    cJSON_Delete(root);
+    return code;
+}
+
+k2_code k2_weights_file_parse(const char *name, const void *bytes, size_t n, k2_weights_file **out, k2_error *err)
+{
+    k2_weights_file *f = k2_alloc(sizeof *f);
+    k2_code code = parse(name, bytes, n, f, err);
+    if (code != K2_OK) {
+        k2_weights_file_close(f);
+        return code;
+    }
+    *out = f;
+    return K2_OK;
+}
+
+/* Map a regular file that is not empty. */
+static k2_code map_file(const char *path, void **bytes, size_t *n, k2_error *err)
+{
+    k2_code code = K2_OK;
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return k2_error_errno(err, errno, "%s: cannot open", path);
+    if (fstat(fd, &st) != 0)
+        code = k2_error_errno(err, errno, "%s: cannot stat", path);
+    else if (!S_ISREG(st.st_mode))
+        code = k2_error_set(err, K2_BAD_INPUT, "%s: is not a regular file", path);
+    else if (st.st_size == 0)
+        code = k2_error_set(err, K2_BAD_INPUT, "%s: is empty", path);
+    if (code != K2_OK) goto close_fd;
+    *n = (size_t)st.st_size;
+    *bytes = mmap(NULL, *n, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (*bytes == MAP_FAILED) code = k2_error_errno(err, errno, "%s: cannot map", path);
+close_fd:
+    close(fd);
+    return code;
+}
+
+k2_code k2_weights_file_open(const char *path, k2_weights_file **out, k2_error *err)
+{
+    void *bytes = NULL;
+    size_t n = 0;
+    k2_weights_file *f = NULL;
+    k2_code code = map_file(path, &bytes, &n, err);
+    if (code != K2_OK) return code;
+    code = k2_weights_file_parse(path, bytes, n, &f, err);
+    if (code != K2_OK) {
+        munmap(bytes, n);
+        return code;
+    }
+    f->mapped = bytes;
+    f->mapped_bytes = n;
+    *out = f;
+    return K2_OK;
+}
+
+void k2_weights_file_close(k2_weights_file *f)
+{
+    if (!f) return;
+    if (f->mapped) munmap(f->mapped, f->mapped_bytes);
+    k2_free(f->names);
+    k2_free(f->tensors);
+    k2_free(f->by_name);
+    k2_free(f);
+}
+
+size_t k2_weights_file_count(const k2_weights_file *f)
+{
+    return f->count;
+}
+
+const k2_weights_tensor *k2_weights_file_at(const k2_weights_file *f, size_t i)
+{
+    K2_ASSERT(i < f->count);
+    return &f->tensors[i];
+}
+
+const k2_weights_tensor *k2_weights_file_find(const k2_weights_file *f, const char *name)
+{
+    const k2_weights_tensor key = {.name = name}, *key_at = &key;
+    const k2_weights_tensor **found = bsearch(&key_at, f->by_name, f->count, sizeof *f->by_name, by_name);
+    return found ? *found : NULL;
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+/* IEEE half to single; exact. */
+static uint32_t half_to_single(uint16_t h)
+{
+    const uint32_t sign = (uint32_t)(h >> 15) << 31, exponent = h >> 10 & 0x1f;
+    uint32_t fraction = h & 0x3ff;
+    if (exponent == 31) return sign | 0x7f800000u | fraction << 13;
+    if (exponent) return sign | (exponent + 112) << 23 | fraction << 13;
+    if (!fraction) return sign;
+    uint32_t shift = 0; /* a subnormal half is a normal single */
+    for (; !(fraction & 0x400); shift++) fraction <<= 1;
+    return sign | (113 - shift) << 23 | (fraction & 0x3ff) << 13;
+}
+
+static uint16_t load_u16(const unsigned char *p)
+{
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+k2_code k2_weights_tensor_f32(const k2_weights_tensor *t, float *out, k2_error *err)
+{
+    const unsigned char *p = t->data;
+    const uint64_t n = t->bytes / k2_dtype_bytes(t->dtype);
+    if (t->dtype != K2_DTYPE_F32 && t->dtype != K2_DTYPE_BF16 && t->dtype != K2_DTYPE_F16)
+        return k2_error_set(err, K2_UNSUPPORTED, "tensor %.100s: dtype %s cannot be loaded, expected F32, BF16 or F16", t->name,
+                            k2_dtype_name(t->dtype));
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits = t->dtype == K2_DTYPE_F32    ? k2_load_u32le(p + 4 * i)
+                        : t->dtype == K2_DTYPE_BF16 ? (uint32_t)load_u16(p + 2 * i) << 16
+                                                    : half_to_single(load_u16(p + 2 * i));
+        if ((bits & 0x7f800000u) == 0x7f800000u)
+            return k2_error_set(err, K2_NOT_FINITE, "tensor %.100s: element %" PRIu64 " is NaN or infinite", t->name, i);
+        memcpy(out + i, &bits, sizeof bits);
+    }
+    return K2_OK;
+}
