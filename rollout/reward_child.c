@@ -214,8 +214,9 @@ static bool spawn(k2i_rewarder *r, k2_error *err)
     proc *p = k2_alloc(sizeof *p);
     p->owner = r;
     k2_buf_init(&p->line, K2I_SCORE_LINE_MAX);
-    p->child =
-        k2_child_spawn(r->loop, &(k2_child_spec){.argv = argv, .io = &io_ops, .io_arg = p, .on_exit = on_exit, .arg = p}, err);
+    static const char *const env[] = {"K2RL_TOKEN", NULL}; /* takes it away: the run's secret is no business of the command's */
+    const k2_child_spec spec = {.argv = argv, .env = env, .io = &io_ops, .io_arg = p, .on_exit = on_exit, .arg = p};
+    p->child = k2_child_spawn(r->loop, &spec, err);
     if (!p->child) {
         k2_free(p);
         return false;
