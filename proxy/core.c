@@ -1,5 +1,5 @@
-/* core.c - see core_int.h. After every event one function, `serve_queue`, looks whether queued requests can go somewhere; it does
- * so only when something changed that could let one go. */
+/* core.c - see core_int.h. After every event one function, `serve_queue`, looks whether queued requests can go somewhere; it
+ * does so only when something changed that could let one go. */
 #include "proxy/core_int.h"
 
 #include <string.h>
@@ -29,10 +29,11 @@ struct k2i_px {
     k2i_px_config config;
     k2i_px_engine *engines;
     req *reqs;
-    uint32_t free_head;             /* of reqs, through next */
+    uint32_t engine_top; /* slots from here on have never been used */
+    uint32_t free_head;  /* of reqs, through next */
     uint32_t queue_head, queue_tail;
     group_slot *groups;
-    bool has_gate, look;            /* look: the queue may have become servable */
+    bool has_gate, look; /* look: the queue may have become servable */
     uint64_t gate_version, picks, now_ns;
     k2_digest gate;
     k2i_px_stats stats;
@@ -171,7 +172,7 @@ static uint32_t pick(k2i_px *c, const req *r)
     uint32_t best = K2I_PX_NONE, avoided = K2I_PX_NONE, at_home = K2I_PX_NONE;
     const group_slot *home = r->has_group ? group_at(c, r->group) : NULL;
     if (home && (!home->used || home->group != r->group)) home = NULL;
-    for (uint32_t i = 0; i < c->config.engines_max; i++) {
+    for (uint32_t i = 0; i < c->engine_top; i++) {
         const k2i_px_engine *e = &c->engines[i];
         if (!may_serve(c, e, r)) continue;
         if (i == r->avoid) {
@@ -187,7 +188,7 @@ static uint32_t pick(k2i_px *c, const req *r)
     return c->engines[at_home].load <= limit ? at_home : best;
 }
 
-static void send(k2i_px *c, uint32_t i, uint32_t slot, k2i_px_outbox *out)
+static void dispatch(k2i_px *c, uint32_t i, uint32_t slot, k2i_px_outbox *out)
 {
     req *r = &c->reqs[i];
     k2i_px_engine *e = &c->engines[slot];
@@ -221,7 +222,8 @@ static const char *why_waiting(const k2i_px *c, const req *r)
     return "no engine holds the weights that the request needs";
 }
 
-/* Sends what can go, tells the others to wait, ends those that waited too long. Goes on where it was when the outbox was full. */
+/* Sends what can go, tells the others to wait, ends those that waited too long. Goes on where it was when the outbox was full.
+ */
 static void serve_queue(k2i_px *c, k2i_px_outbox *out)
 {
     for (uint32_t i = c->queue_head, next; i != K2I_PX_NONE; i = next) {
@@ -230,7 +232,7 @@ static void serve_queue(k2i_px *c, k2i_px_outbox *out)
         if (!room(out)) return;
         uint32_t slot = c->look || r->must_hold ? pick(c, r) : K2I_PX_NONE;
         if (slot != K2I_PX_NONE) {
-            send(c, i, slot, out);
+            dispatch(c, i, slot, out);
         } else if (c->now_ns >= r->deadline_ns) {
             c->stats.expired++;
             fail(c, i, 503, 1, why_waiting(c, r), out);
@@ -249,7 +251,7 @@ static void serve_queue(k2i_px *c, k2i_px_outbox *out)
 static void count_ready(k2i_px *c)
 {
     c->stats.engines = c->stats.ready = 0;
-    for (uint32_t i = 0; i < c->config.engines_max; i++) {
+    for (uint32_t i = 0; i < c->engine_top; i++) {
         c->stats.engines += c->engines[i].state != K2I_PX_FREE;
         c->stats.ready += c->engines[i].state == K2I_PX_READY;
     }
@@ -302,7 +304,7 @@ static void forget(k2i_px *c, uint32_t slot)
 
 static uint32_t engine_find(const k2i_px *c, uint64_t id)
 {
-    for (uint32_t i = 0; i < c->config.engines_max; i++)
+    for (uint32_t i = 0; i < c->engine_top; i++)
         if (c->engines[i].state != K2I_PX_FREE && !c->engines[i].leaving && c->engines[i].id == id) return i;
     return K2I_PX_NONE;
 }
@@ -319,6 +321,7 @@ static void engine_update(k2i_px *c, const k2i_px_entry *n)
     }
     k2i_px_engine *e = &c->engines[slot];
     if (fresh) {
+        c->engine_top = K2_MAX(c->engine_top, slot + 1);
         memset(e, 0, sizeof *e);
         e->head = K2I_PX_NONE;
         e->id = n->id;
@@ -340,7 +343,7 @@ static void engine_update(k2i_px *c, const k2i_px_entry *n)
 static void on_engines(k2i_px *c, const k2i_px_event *ev)
 {
     /* First who is no longer there (a new incarnation is another engine), then who is. */
-    for (uint32_t i = 0; i < c->config.engines_max; i++) {
+    for (uint32_t i = 0; i < c->engine_top; i++) {
         k2i_px_engine *e = &c->engines[i];
         if (e->state == K2I_PX_FREE || e->leaving) continue;
         bool stays = false;
@@ -388,7 +391,7 @@ static void on_health(k2i_px *c, const k2i_px_event *ev)
 
 static void probe_due(k2i_px *c, k2i_px_outbox *out)
 {
-    for (uint32_t i = 0; i < c->config.engines_max; i++) {
+    for (uint32_t i = 0; i < c->engine_top; i++) {
         k2i_px_engine *e = &c->engines[i];
         if (e->busy_until_ns && e->busy_until_ns <= c->now_ns) {
             e->busy_until_ns = 0;
@@ -433,7 +436,7 @@ static void on_request(k2i_px *c, const k2i_px_event *ev, k2i_px_outbox *out)
     out->request = i;
     queue_put(c, i, false);
     uint32_t slot = pick(c, r);
-    if (slot != K2I_PX_NONE) send(c, i, slot, out);
+    if (slot != K2I_PX_NONE) dispatch(c, i, slot, out);
 }
 
 static void on_progress(k2i_px *c, const k2i_px_event *ev)
@@ -487,7 +490,7 @@ static void on_failed(k2i_px *c, const k2i_px_event *ev, k2i_px_outbox *out)
     /* Waiting out a busy engine or one with other weights is one wait, from when the request came to it. */
     if (counts) r->deadline_ns = c->now_ns + c->config.wait_ns;
     uint32_t other = pick(c, r);
-    if (other != K2I_PX_NONE) send(c, i, other, out);
+    if (other != K2I_PX_NONE) dispatch(c, i, other, out);
 }
 
 static void on_done(k2i_px *c, const k2i_px_event *ev)
@@ -500,7 +503,8 @@ static void on_done(k2i_px *c, const k2i_px_event *ev)
     req_free(c, ev->request);
 }
 
-/* ---- public ---------------------------------------------------------------------------------------------------------------- */
+/* ---- public ----------------------------------------------------------------------------------------------------------------
+ */
 
 k2i_px *k2i_px_new(const k2i_px_config *config)
 {

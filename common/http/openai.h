@@ -165,6 +165,12 @@ k2_code k2_openai_parse_answer(const char *body, size_t n, k2_openai_parsed *out
 
 /* {"object":"list","data":[{"id":model,"object":"model","created":..,"owned_by":"k2rl"}]} */
 void k2_openai_write_models(k2_buf *out, const char *const *models, size_t count, uint64_t created);
+/* An engine's answer to GET /health: {"status":"ok","k2":{"version":..,"digest":".."}}; without k2 (has_k2 false) when it holds no
+ * weights. */
+void k2_openai_write_health(k2_buf *out, bool has_k2, uint64_t version, k2_digest digest);
+/* Reads version and digest of such an answer (of the "k2" object or of the top level); false where there are none, as with
+ * others' engines, whose body may be anything. */
+bool k2_openai_read_health(const char *body, size_t n, uint64_t *version, k2_digest *digest);
 /* A u64 as a JSON number up to 2^53, as a decimal string beyond. */
 void k2_openai_write_u64(k2_buf *out, uint64_t v);
 

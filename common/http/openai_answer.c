@@ -149,7 +149,7 @@ k2_code k2_openai_parse_answer(const char *body, size_t n, k2_openai_parsed *out
     cJSON *root = k2i_json_parse(body, n, &why);
     if (!root || !cJSON_IsObject(root)) {
         cJSON_Delete(root);
-        return k2_error_set(err, K2_PEER_PROTOCOL, "answer: expected a JSON object: %s", root ? "another kind of value" : why);
+        return k2_error_set(err, K2_PEER_PROTOCOL, "the answer %s", root ? "is no JSON object" : why);
     }
     k2_code code = K2_OK;
     if (get(root, "error")) {
@@ -160,7 +160,7 @@ k2_code k2_openai_parse_answer(const char *body, size_t n, k2_openai_parsed *out
         memset(&out->a, 0, sizeof out->a);
         k2_buf_clear(&out->text);
         const char *bad = read_all(out, root);
-        if (bad) code = k2_error_set(err, K2_PEER_PROTOCOL, "answer: bad %s", bad);
+        if (bad) code = k2_error_set(err, K2_PEER_PROTOCOL, "the answer has a bad %s", bad);
     }
     cJSON_Delete(root);
     return code;

@@ -8,7 +8,7 @@
 
 #define K2I_JSON_EXACT_MAX 9007199254740992.0 /* 2^53: up to here a double holds every integer */
 
-/* A whole body as JSON, strictly: UTF-8, nothing behind it, no NUL inside strings (cJSON's strings end there). NULL with why. */
+/* A whole body as JSON, strictly (k2_json_fault, nothing behind it). NULL with why, the rest of a sentence. */
 cJSON *k2i_json_parse(const char *body, size_t n, const char **why);
 /* A JSON integer from 0 to 2^53, or a decimal string. */
 bool k2i_json_u64(const cJSON *v, uint64_t *out);

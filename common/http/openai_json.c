@@ -4,31 +4,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "\u0000" would end a C string early, so that what is checked is not what was sent. */
-static bool has_nul_escape(const char *s, size_t n)
-{
-    const char *end = s + n;
-    for (const char *p = s; (p = memchr(p, '\\', (size_t)(end - p))) != NULL; p += 2) {
-        if (end - p < 2) return false;
-        if (end - p >= 6 && memcmp(p, "\\u0000", 6) == 0) return true;
-    }
-    return false;
-}
+#define DEPTH_MAX 64u /* arrays and objects inside one another: metadata and tools of real clients stay under 20 */
 
 cJSON *k2i_json_parse(const char *body, size_t n, const char **why)
 {
-    *why = "not UTF-8";
-    if (!k2_utf8_valid(body, n)) return NULL;
-    *why = "a string holds \\u0000";
-    if (has_nul_escape(body, n)) return NULL;
-    *why = "not JSON";
-    if (memchr(body, 0, n)) return NULL;
+    *why = k2_json_fault(body, n, DEPTH_MAX);
+    if (*why) return NULL;
+    *why = "is not JSON";
     const char *end = NULL;
     cJSON *root = cJSON_ParseWithLengthOpts(body, n, &end, false);
     if (!root) return NULL;
     while (end < body + n && (*end == ' ' || *end == '\n' || *end == '\r' || *end == '\t')) end++;
     if (end == body + n) return root;
-    *why = "something stands behind the JSON value";
+    *why = "has something behind its end";
     cJSON_Delete(root);
     return NULL;
 }
@@ -143,4 +131,36 @@ void k2_openai_write_models(k2_buf *out, const char *const *models, size_t count
         k2_buf_puts(out, ",\"owned_by\":\"k2rl\"}");
     }
     k2_buf_puts(out, "]}");
+}
+
+void k2_openai_write_health(k2_buf *out, bool has_k2, uint64_t version, k2_digest digest)
+{
+    k2_buf_puts(out, "{\"status\":\"ok\"");
+    if (has_k2) {
+        char hex[K2_DIGEST_HEX];
+        k2_digest_hex(digest, hex);
+        k2_buf_puts(out, ",\"k2\":{\"version\":");
+        k2_openai_write_u64(out, version);
+        k2_buf_printf(out, ",\"digest\":\"%s\"}", hex);
+    }
+    k2_buf_puts(out, "}");
+}
+
+bool k2_openai_read_health(const char *body, size_t n, uint64_t *version, k2_digest *digest)
+{
+    const char *why;
+    cJSON *root = k2i_json_parse(body, n, &why);
+    const cJSON *k = cJSON_GetObjectItemCaseSensitive(root, "k2");
+    if (!cJSON_IsObject(k)) k = root;
+    const cJSON *hex = cJSON_GetObjectItemCaseSensitive(k, "digest");
+    uint64_t v = 0;
+    k2_digest d;
+    bool ok = cJSON_IsString(hex) && k2_digest_parse(hex->valuestring, &d) &&
+              k2i_json_u64(cJSON_GetObjectItemCaseSensitive(k, "version"), &v);
+    if (ok) {
+        *version = v;
+        *digest = d;
+    }
+    cJSON_Delete(root);
+    return ok;
 }

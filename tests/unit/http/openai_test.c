@@ -1,0 +1,362 @@
+/* OpenAI bodies: what is accepted, what is refused and at which parameter, and that what is written is read. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <string.h>
+
+#include "common/http/openai.h"
+
+static k2_openai_request parse(const char *body, bool chat)
+{
+    k2_openai_request r;
+    k2_openai_error err;
+    if (!k2_openai_parse_request(body, strlen(body), chat, &r, &err)) fail_msg("%s: %s", body, err.message);
+    return r;
+}
+
+static void completion(void **state)
+{
+    (void)state;
+    k2_openai_request r =
+        parse("{\"model\":\"m\",\"prompt\":\"h\\u00e9\",\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.9,\"top_k\":-1,"
+              "\"stop\":[\"a\",\"bc\"],\"stop_token_ids\":[1,2],\"logprobs\":1,\"seed\":-3,\"stream\":true,"
+              "\"stream_options\":{\"include_usage\":true},\"ignore_eos\":true,\"n\":1,\"best_of\":1,\"echo\":false,"
+              "\"suffix\":null,\"user\":\"u\",\"frequency_penalty\":0,\"logit_bias\":{}}",
+              false);
+    assert_string_equal(r.model, "m");
+    assert_int_equal(r.prompt_bytes, 3);
+    assert_memory_equal(r.prompt_text, "h\xc3\xa9", 4);
+    assert_int_equal(r.max_tokens, 7);
+    assert_true(r.temperature == 0.5 && r.top_p == 0.9 && r.top_k == 0);
+    assert_int_equal(r.stop_count, 2);
+    assert_int_equal(r.stop_ids[1], 2);
+    assert_true(r.logprobs && r.stream && r.include_usage && r.ignore_eos && r.has_seed && !r.k2.present && !r.extra);
+    assert_int_equal((int64_t)r.seed, -3);
+    k2_openai_request_fini(&r);
+
+    r = parse("{\"prompt\":[[5,6,7]],\"k2\":{\"trajectory\":\"18446744073709551615\",\"group\":9007199254740992,\"position\":4,"
+              "\"digest\":\"00112233445566778899aabbccddeeff\",\"seed\":1,\"train\":true,\"repetition\":true}}",
+              false);
+    assert_int_equal(r.prompt_ids_count, 3);
+    assert_int_equal(r.prompt_ids[2], 7);
+    assert_true(r.k2.present && r.k2.train && r.k2.repetition && r.k2.has_digest && r.return_token_ids);
+    assert_true(r.k2.trajectory == UINT64_MAX && r.k2.group == 9007199254740992ull && r.k2.position == 4);
+    assert_true(r.k2.digest.hi == 0x0011223344556677ull);
+    k2_openai_request_fini(&r);
+
+    r = parse(" {\"prompt\":[\"one\"],\"min_tokens\":3,\"zzz\":[1,{\"a\":\"\\n\"}]}\n", false);
+    assert_string_equal(r.prompt_text, "one");
+    assert_string_equal(r.extra, "\"min_tokens\":3,\"zzz\":[1,{\"a\":\"\\n\"}]");
+    k2_openai_error err;
+    assert_false(k2_openai_refuse_extra(&r, &err));
+    assert_string_equal(err.param, "min_tokens");
+    assert_non_null(strstr(err.message, "max_tokens"));
+    k2_openai_request_fini(&r);
+}
+
+static void chat(void **state)
+{
+    (void)state;
+    k2_openai_request r =
+        parse("{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":"
+              "[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}],"
+              "\"max_completion_tokens\":5,\"max_tokens\":5,\"logprobs\":true,\"top_logprobs\":0,\"tools\":[],"
+              "\"tool_choice\":\"none\",\"response_format\":{\"type\":\"text\"},\"stop\":\"x\"}",
+              true);
+    assert_int_equal(r.message_count, 2);
+    assert_string_equal(r.messages[1].role, "user");
+    assert_string_equal(r.messages[1].content, "ab");
+    assert_int_equal(r.max_tokens, 5);
+    assert_true(r.logprobs);
+    k2_openai_request_fini(&r);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    static const struct {
+        bool chat;
+        const char *body, *param;
+    } cases[] = {
+        {false, "", ""},
+        {false, "[]", ""},
+        {false, "{", ""},
+        {false, "{\"prompt\":\"a\"} x", ""},
+        {false, "{\"prompt\":\"a\\u0000b\"}", ""},
+        {false, "{\"prompt\":\"\xff\"}", ""},
+        {false, "{}", "prompt"},
+        {false, "{\"prompt\":7}", "prompt"},
+        {false, "{\"prompt\":[]}", "prompt"},
+        {false, "{\"prompt\":[\"a\",\"b\"]}", "prompt"},
+        {false, "{\"prompt\":[[1],[2]]}", "prompt"},
+        {false, "{\"prompt\":[1,-2]}", "prompt[1]"},
+        {false, "{\"prompt\":[1,2.5]}", "prompt[1]"},
+        {false, "{\"prompt\":\"a\",\"prompt\":\"b\"}", "prompt"},
+        {false, "{\"prompt\":\"a\",\"messages\":[]}", "messages"},
+        {false, "{\"prompt\":\"a\",\"max_tokens\":0}", "max_tokens"},
+        {false, "{\"prompt\":\"a\",\"max_tokens\":\"7\"}", "max_tokens"},
+        {false, "{\"prompt\":\"a\",\"max_tokens\":1e99}", "max_tokens"},
+        {false, "{\"prompt\":\"a\",\"temperature\":-1}", "temperature"},
+        {false, "{\"prompt\":\"a\",\"top_p\":0}", "top_p"},
+        {false, "{\"prompt\":\"a\",\"top_p\":1.5}", "top_p"},
+        {false, "{\"prompt\":\"a\",\"top_k\":-2}", "top_k"},
+        {false, "{\"prompt\":\"a\",\"n\":2}", "n"},
+        {false, "{\"prompt\":\"a\",\"best_of\":4}", "best_of"},
+        {false, "{\"prompt\":\"a\",\"echo\":true}", "echo"},
+        {false, "{\"prompt\":\"a\",\"logprobs\":5}", "logprobs"},
+        {false, "{\"prompt\":\"a\",\"stream\":1}", "stream"},
+        {false, "{\"prompt\":\"a\",\"stream_options\":{\"include_usage\":1}}", "stream_options.include_usage"},
+        {false, "{\"prompt\":\"a\",\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\"]}", "stop"},
+        {false, "{\"prompt\":\"a\",\"stop\":[\"\"]}", "stop"},
+        {false, "{\"prompt\":\"a\",\"frequency_penalty\":0.5}", "frequency_penalty"},
+        {false, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":1}}", "logit_bias"},
+        {false, "{\"prompt\":\"a\",\"seed\":1.5}", "seed"},
+        {false, "{\"prompt\":\"a\",\"model\":5}", "model"},
+        {false, "{\"prompt\":\"a\",\"k2\":1}", "k2"},
+        {false, "{\"prompt\":\"a\",\"k2\":{\"positon\":1}}", "k2.positon"},
+        {false, "{\"prompt\":\"a\",\"k2\":{\"trajectory\":\"18446744073709551616\"}}", "k2.trajectory"},
+        {false, "{\"prompt\":\"a\",\"k2\":{\"trajectory\":-1}}", "k2.trajectory"},
+        {false, "{\"prompt\":\"a\",\"k2\":{\"digest\":\"12\"}}", "k2.digest"},
+        {false, "{\"prompt\":\"a\",\"k2\":{\"train\":1}}", "k2.train"},
+        {true, "{}", "messages"},
+        {true, "{\"messages\":[]}", "messages"},
+        {true, "{\"messages\":[{\"role\":\"king\",\"content\":\"a\"}]}", "messages[0].role"},
+        {true, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", "messages[0].content[0]"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}", "tools"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"response_format\":{\"type\":\"json_object\"}}",
+         "response_format"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1,\"max_completion_tokens\":2}",
+         "max_completion_tokens"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"top_logprobs\":3}", "top_logprobs"},
+    };
+    for (size_t i = 0; i < K2_COUNT(cases); i++) {
+        k2_openai_request r;
+        k2_openai_error err;
+        if (k2_openai_parse_request(cases[i].body, strlen(cases[i].body), cases[i].chat, &r, &err))
+            fail_msg("taken: %s", cases[i].body);
+        assert_int_equal(err.status, 400);
+        assert_string_equal(err.param, cases[i].param);
+        assert_true(strlen(err.message) > 5);
+        k2_buf out;
+        k2_buf_init(&out, 4096);
+        k2_openai_write_error(&out, &err);
+        k2_openai_error back;
+        k2_openai_read_error(out.data, out.len, 400, &back);
+        assert_string_equal(back.message, err.message);
+        assert_string_equal(back.param, err.param);
+        k2_buf_fini(&out);
+    }
+}
+
+/* Every beginning of a body is refused, none crashes. */
+static void cut_bodies(void **state)
+{
+    (void)state;
+    static const char body[] =
+        "{\"prompt\":[1,2,3],\"max_tokens\":4,\"k2\":{\"trajectory\":\"9\",\"train\":true},\"stop\":[\"\\u00e9\"]}";
+    for (size_t n = 0; n < sizeof body - 1; n++) {
+        k2_openai_request r;
+        k2_openai_error err;
+        assert_false(k2_openai_parse_request(body, n, false, &r, &err));
+    }
+}
+
+static void written_request_is_read(void **state)
+{
+    (void)state;
+    k2_openai_request r = parse(
+        "{\"prompt\":[5,6],\"max_tokens\":10,\"temperature\":0.1,\"seed\":\"18446744073709551615\",\"stop\":[\"\\\"q\\n\"],"
+        "\"stream\":true,\"logprobs\":1,\"k2\":{\"trajectory\":\"18446744073709551615\",\"position\":2,"
+        "\"digest\":\"00112233445566778899aabbccddeeff\",\"train\":true},\"min_tokens\":3}",
+        false);
+    k2_buf out;
+    k2_buf_init(&out, 65536);
+    k2_openai_write_request(&out, &r, NULL);
+    k2_openai_request same = parse(out.data, false);
+    assert_int_equal(same.prompt_ids_count, 2);
+    assert_true(same.temperature == 0.1 && same.seed == UINT64_MAX && same.k2.trajectory == UINT64_MAX &&
+                same.k2.position == 2);
+    assert_string_equal(same.stops[0], "\"q\n");
+    assert_string_equal(same.extra, "\"min_tokens\":3");
+    k2_buf again;
+    k2_buf_init(&again, 65536);
+    k2_openai_write_request(&again, &same, NULL);
+    assert_string_equal(out.data, again.data);
+    k2_openai_request_fini(&same);
+
+    k2_buf_clear(&out);
+    const uint32_t ids[] = {8, 9, 10};
+    k2_openai_write_request(&out, &r, &(k2_openai_resume){.ids = ids, .ids_count = 3});
+    same = parse(out.data, false);
+    assert_int_equal(same.prompt_ids_count, 5);
+    assert_int_equal(same.prompt_ids[4], 10);
+    assert_int_equal(same.max_tokens, 7);
+    assert_int_equal(same.k2.position, 5);
+    k2_openai_request_fini(&same);
+    k2_openai_request_fini(&r);
+
+    r = parse("{\"messages\":[{\"role\":\"user\",\"content\":\"h\\u00e9\"}],\"max_tokens\":10,\"logprobs\":true}", true);
+    k2_buf_clear(&out);
+    k2_openai_write_request(&out, &r, NULL);
+    same = parse(out.data, true);
+    assert_string_equal(same.messages[0].content, "h\xc3\xa9");
+    k2_openai_request_fini(&same);
+    k2_buf_clear(&out);
+    const uint32_t prompt[] = {1, 2};
+    k2_openai_write_request(&out, &r, &(k2_openai_resume){prompt, 2, ids, 1});
+    same = parse(out.data, false);
+    assert_int_equal(same.prompt_ids_count, 3);
+    assert_true(same.logprobs);
+    k2_openai_request_fini(&same);
+    k2_openai_request_fini(&r);
+    k2_buf_fini(&out);
+    k2_buf_fini(&again);
+}
+
+static void check_answer(bool is_chat, bool chunk)
+{
+    const uint32_t ids[] = {7, 300, 2147483647}, prompt[] = {1, 2};
+    const float logprobs[] = {-0.1f, -1.17549435e-38f, -INFINITY};
+    k2_openai_answer a = {.chat = is_chat,
+                          .id = "cmpl-1",
+                          .model = "m",
+                          .created = 5,
+                          .text = "a\xff"
+                                  "b",
+                          .text_bytes = 3,
+                          .ids = ids,
+                          .logprobs = logprobs,
+                          .count = 3,
+                          .prompt_ids = prompt,
+                          .prompt_ids_count = 2,
+                          .finish_reason = "length",
+                          .first = true,
+                          .has_usage = true,
+                          .prompt_tokens = 2,
+                          .completion_tokens = 3,
+                          .has_k2 = true,
+                          .version = 1ull << 60,
+                          .digest = {1, 2}};
+    k2_buf out;
+    k2_buf_init(&out, 65536);
+    if (chunk)
+        k2_openai_write_chunk(&out, &a);
+    else
+        k2_openai_write_answer(&out, &a);
+    k2_openai_parsed p;
+    k2_error err;
+    k2_openai_parsed_init(&p);
+    if (k2_openai_parse_answer(out.data, out.len, &p, &err) != K2_OK) fail_msg("%s: %s", err.text, out.data);
+    assert_int_equal(p.a.chat, is_chat);
+    assert_string_equal(p.a.id, "cmpl-1");
+    assert_string_equal(p.a.text, "a\xef\xbf\xbd"
+                                  "b");
+    assert_string_equal(p.a.finish_reason, "length");
+    assert_int_equal(p.a.count, 3);
+    assert_memory_equal(p.a.ids, ids, sizeof ids);
+    assert_memory_equal(p.a.logprobs, logprobs, 2 * sizeof(float));
+    assert_true(p.a.logprobs[2] < -3.4e38f);
+    assert_int_equal(p.a.prompt_ids_count, 2);
+    assert_true(p.a.has_usage && p.a.prompt_tokens == 2 && p.a.completion_tokens == 3);
+    assert_true(p.a.has_k2 && p.a.version == 1ull << 60 && k2_digest_equal(p.a.digest, a.digest));
+    for (size_t n = 0; n < out.len; n++) assert_int_not_equal(k2_openai_parse_answer(out.data, n, &p, &err), K2_OK);
+    k2_openai_parsed_fini(&p);
+    k2_buf_fini(&out);
+}
+
+static void answers(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) check_answer(i & 1, i & 2);
+}
+
+static void floats_survive(void **state)
+{
+    (void)state;
+    k2_openai_parsed p;
+    k2_openai_parsed_init(&p);
+    k2_buf out;
+    k2_buf_init(&out, 65536);
+    for (uint64_t i = 0; i < 2000; i++) {
+        uint32_t bits = (uint32_t)k2_rand_u64(1, K2_STREAM_TEST, i, 0), id = 1;
+        float v;
+        memcpy(&v, &bits, sizeof v);
+        if (!isfinite(v)) continue;
+        k2_buf_clear(&out);
+        k2_openai_write_chunk(&out,
+                              &(k2_openai_answer){.id = "", .model = "", .text = "", .ids = &id, .logprobs = &v, .count = 1});
+        assert_int_equal(k2_openai_parse_answer(out.data, out.len, &p, NULL), K2_OK);
+        assert_memory_equal(p.a.logprobs, &v, sizeof v);
+    }
+    k2_openai_parsed_fini(&p);
+    k2_buf_fini(&out);
+}
+
+static void others_answers(void **state)
+{
+    (void)state;
+    k2_openai_parsed p;
+    k2_error err;
+    k2_openai_parsed_init(&p);
+    static const char llama[] =
+        "{\"choices\":[{\"text\":\"x\",\"index\":0,\"logprobs\":null,\"finish_reason\":null}],\"created\":1.5,\"model\":\"g\","
+        "\"object\":\"text_completion\",\"id\":\"c\",\"timings\":{}}";
+    assert_int_equal(k2_openai_parse_answer(llama, sizeof llama - 1, &p, &err), K2_OK);
+    assert_null(p.a.ids);
+    assert_null(p.a.logprobs);
+    assert_null(p.a.finish_reason);
+    static const char usage[] = "{\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}";
+    assert_int_equal(k2_openai_parse_answer(usage, sizeof usage - 1, &p, &err), K2_OK);
+    assert_true(p.a.has_usage && p.a.completion_tokens == 4);
+    static const char error[] = "{\"error\":{\"message\":\"out of cards\",\"code\":500}}";
+    assert_int_equal(k2_openai_parse_answer(error, sizeof error - 1, &p, &err), K2_PEER_REFUSED);
+    assert_string_equal(err.text, "out of cards");
+    static const char *const bad[] = {
+        "",
+        "1",
+        "{\"choices\":1}",
+        "{\"choices\":[{\"text\":1}]}",
+        "{\"choices\":[{\"text\":\"\",\"token_ids\":[-1]}]}",
+        "{\"choices\":[{\"text\":\"\",\"token_ids\":[1],\"logprobs\":{\"token_logprobs\":[1,2]}}]}",
+        "{\"choices\":[{\"text\":\"\"}],\"k2\":{\"version\":1}}"};
+    for (size_t i = 0; i < K2_COUNT(bad); i++)
+        assert_int_equal(k2_openai_parse_answer(bad[i], strlen(bad[i]), &p, &err), K2_PEER_PROTOCOL);
+    k2_openai_parsed_fini(&p);
+}
+
+static void health(void **state)
+{
+    (void)state;
+    k2_buf out;
+    uint64_t version = 0;
+    k2_digest d = {0, 0};
+    k2_buf_init(&out, 1000);
+    k2_openai_write_health(&out, true, UINT64_MAX, (k2_digest){3, 4});
+    assert_true(k2_openai_read_health(out.data, out.len, &version, &d));
+    assert_true(version == UINT64_MAX && d.hi == 3 && d.lo == 4);
+    k2_buf_clear(&out);
+    k2_openai_write_health(&out, false, 0, d);
+    assert_false(k2_openai_read_health(out.data, out.len, &version, &d));
+    assert_false(k2_openai_read_health("", 0, &version, &d));
+    assert_false(k2_openai_read_health("OK", 2, &version, &d));
+    k2_buf_fini(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(completion),
+                                       cmocka_unit_test(chat),
+                                       cmocka_unit_test(refused),
+                                       cmocka_unit_test(cut_bodies),
+                                       cmocka_unit_test(written_request_is_read),
+                                       cmocka_unit_test(answers),
+                                       cmocka_unit_test(floats_survive),
+                                       cmocka_unit_test(others_answers),
+                                       cmocka_unit_test(health)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
