@@ -1,0 +1,626 @@
+/* core: events, phases, and the decision what comes next. See core_int.h. */
+#include "master/core_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log/log.h"
+
+static const char *const phase_names[K2M_PHASE_COUNT] = {"start",  "join",     "init",  "pretrain", "save",
+                                                         "latest", "batch",    "train", "publish",  "distribute",
+                                                         "eval",   "generate", "stop",  "end"};
+
+const char *k2m_phase_name(k2m_phase p)
+{
+    return phase_names[p];
+}
+
+/* ---- outbox -------------------------------------------------------------------------------------------------------- */
+
+#define OUTBOX_RESERVE 64u /* for what is not a request, a score or a log line, besides one action for each worker */
+
+k2m_action *k2m_act(k2m_core *m, k2m_action_type type)
+{
+    K2_ASSERT(m->outbox.count < m->outbox.capacity);
+    k2m_action *a = &m->outbox.list[m->outbox.count++];
+    memset(a, 0, sizeof *a);
+    a->type = type;
+    return a;
+}
+
+bool k2m_room(const k2m_core *m, uint32_t count)
+{
+    return m->outbox.count + count + 2 * m->worker_count + OUTBOX_RESERVE <= m->outbox.capacity;
+}
+
+void k2m_log(k2m_core *m, int level, const char *fmt, ...)
+{
+    if (!k2m_room(m, 0)) return;
+    k2m_action *a = k2m_act(m, K2M_ACT_LOG);
+    a->level = level;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(a->text, sizeof a->text, fmt, ap);
+    va_end(ap);
+}
+
+void k2m_phase_set(k2m_core *m, k2m_phase p)
+{
+    m->phase = p;
+    m->phase_since_ns = m->progress_ns = m->now_ns;
+}
+
+/* The run cannot go on: everything is stopped at once, and the text is what people see. */
+void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...)
+{
+    if (m->failing || m->phase == K2M_PHASE_END) return;
+    m->failing = true;
+    m->fail_code = code;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(m->fail_text, sizeof m->fail_text, fmt, ap);
+    va_end(ap);
+    k2m_log(m, K2_LOG_ERROR, "%s", m->fail_text);
+    k2m_phase_set(m, K2M_PHASE_STOP);
+    k2m_stop_all(m);
+}
+
+/* ---- what comes next ------------------------------------------------------------------------------------------------ */
+
+#define PRETRAIN_SLICE 10u /* steps of one PRETRAIN command: how often people hear of it */
+
+static bool only_pretrain(const k2m_core *m)
+{
+    return strcmp(m->c.config->mode, "pretrain") == 0;
+}
+
+static void barrier_phase(k2m_core *m, k2m_phase p, k2_msg_type type)
+{
+    k2m_phase_set(m, p);
+    k2m_barrier(m, type);
+}
+
+static void begin_pretrain(k2m_core *m)
+{
+    const k2_config *c = m->c.config;
+    uint64_t every = 10 * c->run_checkpoint_every, to = m->trainer_pretrain + PRETRAIN_SLICE;
+    m->pretrain_from = m->trainer_pretrain;
+    to = K2_MIN(to, (m->trainer_pretrain / every + 1) * every); /* slices end where checkpoints are due */
+    m->pretrain_to = K2_MIN(to, c->pretrain_steps);
+    barrier_phase(m, K2M_PHASE_PRETRAIN, K2_MSG_PRETRAIN);
+}
+
+static void begin_save(k2m_core *m)
+{
+    m->saving = (k2m_checkpoint){.exists = true,
+                                 .step = m->trainer_step,
+                                 .pretrain = m->trainer_pretrain,
+                                 .iteration = m->iteration,
+                                 .number = only_pretrain(m) ? m->trainer_pretrain : m->trainer_step};
+    snprintf(m->dir_text, sizeof m->dir_text, "%s/step_%07llu", m->c.checkpoints_dir, (unsigned long long)m->saving.number);
+    barrier_phase(m, K2M_PHASE_SAVE, K2_MSG_SAVE);
+}
+
+static void begin_batch(k2m_core *m, uint64_t step)
+{
+    k2m_phase_set(m, K2M_PHASE_BATCH);
+    m->batch_step = step;
+    k2m_act(m, K2M_ACT_BATCH)->step = step;
+    uint64_t group;
+    uint32_t size;
+    for (m->batch_groups = 0; k2_replay_group_at(m->replay, step, m->batch_groups, &group, &size);) m->batch_groups++;
+}
+
+static bool saved(const k2m_core *m)
+{
+    return m->checkpoint.exists && m->checkpoint.step == m->trainer_step && m->checkpoint.pretrain == m->trainer_pretrain &&
+           m->checkpoint.iteration == m->iteration;
+}
+
+static void begin_stop(k2m_core *m)
+{
+    k2m_phase_set(m, K2M_PHASE_STOP);
+    k2m_stop_all(m);
+}
+
+/* The end of the run or of this process: everything saved, then STOP. `whole`: no iteration is left. */
+static void finish(k2m_core *m, bool whole)
+{
+    if (!saved(m)) {
+        begin_save(m);
+        return;
+    }
+    if (whole && !m->finished) k2m_record_finished(m);
+    begin_stop(m);
+}
+
+static void decide_pretrain(k2m_core *m)
+{
+    const k2_config *c = m->c.config;
+    bool due = m->trainer_pretrain > 0 && m->trainer_pretrain % (10 * c->run_checkpoint_every) == 0;
+    if (m->stop_asked || (only_pretrain(m) && m->trainer_pretrain >= c->pretrain_steps))
+        finish(m, m->trainer_pretrain >= c->pretrain_steps);
+    else if (due && !saved(m))
+        begin_save(m);
+    else
+        begin_pretrain(m);
+}
+
+static bool eval_due(const k2m_core *m)
+{
+    const k2_config *c = m->c.config;
+    if (k2m_core_eval_wanted(m) == 0 || m->stop_asked) return false;
+    if (!m->evaluated_before) return true;
+    if (m->evaluated_iteration == m->iteration) return false;
+    return m->iteration >= c->iterations || (c->run_eval_every > 0 && m->iteration % c->run_eval_every == 0);
+}
+
+/* Consumed groups are kept until a checkpoint covers them: one is due when its time has come, or when no room is left for them.
+ */
+static bool save_due(const k2m_core *m)
+{
+    const k2_config *c = m->c.config;
+    if (!m->checkpoint.exists) return true;
+    if (saved(m)) return false;
+    k2_replay_counts n = k2_replay_count(m->replay);
+    uint32_t groups_max = k2m_replay_config(c, m->c.prompts.length_max).groups_max;
+    return (m->iteration > 0 && m->iteration % c->run_checkpoint_every == 0 && m->checkpoint.iteration != m->iteration) ||
+           n.groups + c->rollout_groups > groups_max || m->trainer_step - m->checkpoint.step + 2 > m->digest_count;
+}
+
+void k2m_decide(k2m_core *m)
+{
+    k2_replay_counts n = k2_replay_count(m->replay);
+    if (m->failing || m->phase >= K2M_PHASE_STOP) return;
+    if (!m->trainers_ready) {
+        if (!k2m_trainers_up(m) || !k2m_trainers_idle(m)) /* k2m_core_step comes here again when they are */
+            k2m_phase_set(m, K2M_PHASE_START);
+        else
+            barrier_phase(m, K2M_PHASE_JOIN, K2_MSG_JOIN);
+    } else if (m->trainer_step == 0 && (only_pretrain(m) || m->trainer_pretrain < m->c.config->pretrain_steps)) {
+        decide_pretrain(m);
+    } else if (!m->checkpoint.exists) {
+        begin_save(m); /* the start that every recovery may go back to */
+    } else if (m->trainer_step < n.step_consumed) {
+        begin_batch(m, m->trainer_step + 1);
+    } else if (!m->published) {
+        barrier_phase(m, K2M_PHASE_PUBLISH, K2_MSG_PUBLISH);
+    } else if (!k2m_delivered(m)) {
+        k2m_phase_set(m, K2M_PHASE_DISTRIBUTE);
+        k2m_deliver(m);
+    } else if (n.step_taken > n.step_consumed) {
+        begin_batch(m, n.step_taken);
+    } else if (eval_due(m)) {
+        k2m_eval_begin(m);
+    } else if (m->iteration >= m->c.config->iterations || m->stop_asked) {
+        finish(m, m->iteration >= m->c.config->iterations);
+    } else if (save_due(m)) {
+        begin_save(m);
+    } else {
+        k2m_generate_begin(m);
+    }
+}
+
+/* ---- ends of phases ------------------------------------------------------------------------------------------------- */
+
+static void report_iteration(k2m_core *m, bool trained)
+{
+    k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
+    *r = (k2m_report){.kind = K2M_REPORT_ITERATION,
+                      .iteration = m->iteration,
+                      .version = m->trainer_step,
+                      .trained = trained,
+                      .groups = trained ? m->batch_groups : 0,
+                      .generate_ns = m->generate_ns,
+                      .train_ns = trained ? m->train_ns : 0,
+                      .update_ns = m->update_ns,
+                      .generated_tokens = m->generated_now,
+                      .digest = k2m_digest_of(m, m->trainer_step)};
+}
+
+/* All of the iteration's requests and scores are in. */
+static void generated(k2m_core *m)
+{
+    k2_replay_counts n = k2_replay_count(m->replay);
+    m->generate_ns = m->now_ns - m->generate_from_ns;
+    m->generated_now = n.generated_total - m->generated_before;
+    if (k2_replay_groups_ready(m->replay) == 0) {
+        m->iteration++;
+        k2m_record_iteration(m);
+        report_iteration(m, false);
+        k2m_decide(m);
+        return;
+    }
+    k2_error err;
+    k2_code code = k2_replay_take(m->replay, n.step_taken + 1, UINT32_MAX, NULL, &err);
+    K2_ASSERT(code == K2_OK);
+    k2m_decide(m);
+}
+
+static void published(k2m_core *m)
+{
+    uint64_t v = m->trainer_step;
+    k2_digest known = k2m_digest_of(m, v);
+    k2_replay_counts n = k2_replay_count(m->replay);
+    if (!k2_digest_zero(known) && !k2_digest_equal(known, m->barrier_digest)) {
+        char a[K2_DIGEST_HEX], b[K2_DIGEST_HEX];
+        k2_digest_hex(known, a);
+        k2_digest_hex(m->barrier_digest, b);
+        k2m_fail(m, K2_CORRUPT,
+                 "weights of version %llu came out as %s; the journal says %s: the same batches must give the same weights",
+                 (unsigned long long)v, b, a);
+        return;
+    }
+    if (k2_digest_zero(known)) k2m_record_version(m, v, m->barrier_digest);
+    m->published = true;
+    if (v > n.step_consumed) { /* a step of now, not one of recovery */
+        k2_error err;
+        k2_code code = k2_replay_consume(m->replay, v, &err);
+        K2_ASSERT(code == K2_OK);
+        m->iteration++;
+        k2m_record_iteration(m);
+    } else if (v < n.step_consumed) {
+        k2m_decide(m);
+        return;
+    }
+    if (!m->in_force || m->force_version != v) {
+        m->in_force = true;
+        m->force_version = v;
+        m->force_digest = m->barrier_digest;
+        m->update_from_ns = m->now_ns;
+    }
+    if (v > n.step_consumed) report_iteration(m, true);
+    k2m_decide(m);
+}
+
+static void saved_now(k2m_core *m)
+{
+    m->checkpoint = m->saving;
+    k2m_record_checkpoint(m);
+    k2m_act(m, K2M_ACT_COMPACT);
+    k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
+    *r = (k2m_report){
+        .kind = K2M_REPORT_SAVE, .iteration = m->iteration, .version = m->checkpoint.number, .digest = m->barrier_digest};
+    k2m_decide(m);
+}
+
+static void pretrained(k2m_core *m)
+{
+    m->trainer_pretrain = m->pretrain_to;
+    m->published = false;
+    k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
+    *r = (k2m_report){.kind = K2M_REPORT_PRETRAIN,
+                      .pretrain_from = m->pretrain_from,
+                      .pretrain_to = m->pretrain_to,
+                      .train_ns = m->now_ns - m->phase_since_ns};
+    k2m_decide(m);
+}
+
+/* All ranks have answered the phase's command with OK. */
+static void barrier_done(k2m_core *m)
+{
+    switch (m->phase) {
+    case K2M_PHASE_JOIN: barrier_phase(m, K2M_PHASE_INIT, K2_MSG_INIT); break;
+    case K2M_PHASE_INIT:
+        m->trainers_ready = true;
+        m->trainer_step = m->checkpoint.exists ? m->checkpoint.step : 0;
+        m->trainer_pretrain = m->checkpoint.exists ? m->checkpoint.pretrain : 0;
+        m->published = false;
+        k2m_log(m, K2_LOG_INFO, "trainers are ready step=%llu pretrain_step=%llu", (unsigned long long)m->trainer_step,
+                (unsigned long long)m->trainer_pretrain);
+        k2m_decide(m);
+        break;
+    case K2M_PHASE_PRETRAIN: pretrained(m); break;
+    case K2M_PHASE_TRAIN:
+        m->train_ns = m->now_ns - m->train_from_ns;
+        m->batch_fails = 0;
+        m->trainer_step = m->batch_step;
+        m->published = false;
+        k2m_decide(m);
+        break;
+    case K2M_PHASE_PUBLISH: published(m); break;
+    case K2M_PHASE_SAVE:
+        k2m_phase_set(m, K2M_PHASE_LATEST);
+        k2m_act(m, K2M_ACT_LATEST)->step = m->saving.number;
+        break;
+    default: break;
+    }
+}
+
+/* A rank failed its command: all of them are formed anew, unless the failure is one that a repetition cannot cure. */
+static void barrier_failed(k2m_core *m)
+{
+    if (m->phase >= K2M_PHASE_STOP) return;
+    m->trainers_ready = false;
+    m->published = false;
+    if (m->phase == K2M_PHASE_TRAIN) m->train_failed_step = m->batch_step;
+    if (++m->batch_fails > 3) {
+        k2m_fail(m, K2_INTERNAL, "the trainers failed four times in a row in phase %s", k2m_phase_name(m->phase));
+        return;
+    }
+    k2m_log(m, K2_LOG_WARN, "trainers go back to the last checkpoint; it was phase %s", k2m_phase_name(m->phase));
+    k2m_decide(m);
+}
+
+/* Failures that come from the input or the machine, and would come again. */
+static bool hopeless(k2_msg_type type, k2_code code)
+{
+    if (code == K2_LIMIT || code == K2_UNSUPPORTED || code == K2_NO_SPACE) return true;
+    if (type == K2_MSG_INIT) return code == K2_BAD_INPUT || code == K2_NOT_FOUND || code == K2_CORRUPT;
+    return type == K2_MSG_PRETRAIN && (code == K2_BAD_INPUT || code == K2_NOT_FOUND);
+}
+
+static void trainer_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *msg)
+{
+    const k2_msg_done *d = &msg->done;
+    char name[K2_WIRE_NAME_MAX];
+    k2m_worker_name(w, name);
+    bool in_barrier = w->barrier;
+    w->barrier = false;
+    if (d->code != K2_OK && type != K2_MSG_STOP) {
+        k2m_log(m, K2_LOG_ERROR, "%s: %s failed: %.200s", name, k2_msg_name(type), d->text);
+        if (hopeless(type, (k2_code)d->code)) {
+            k2m_fail(m, (k2_code)d->code, "%s: %.250s", name, d->text);
+            return;
+        }
+    }
+    if (!in_barrier) { /* of a barrier that was given up: it was still in the way of a new one */
+        if (m->phase == K2M_PHASE_START) k2m_decide(m);
+        return;
+    }
+    K2_ASSERT(m->barrier_left > 0);
+    m->barrier_left--;
+    m->barrier_failed |= d->code != K2_OK;
+    if (type == K2_MSG_JOIN && d->locators.count == 1) snprintf(w->locator, sizeof w->locator, "%s", d->locators.items[0]);
+    if (w->index == 0 && type == K2_MSG_PUBLISH && d->locators.count == 1)
+        snprintf(m->trainer_locator, sizeof m->trainer_locator, "%s", d->locators.items[0]);
+    if (type == K2_MSG_PUBLISH || type == K2_MSG_INIT || type == K2_MSG_SAVE) {
+        if (m->barrier_has_digest && d->code == K2_OK && !k2_digest_equal(m->barrier_digest, d->digest)) {
+            k2m_fail(m, K2_CORRUPT, "%s: weights differ from those of another rank after %s", name, k2_msg_name(type));
+            return;
+        }
+        if (d->code == K2_OK) {
+            m->barrier_digest = d->digest;
+            m->barrier_has_digest = true;
+        }
+        if (w->index == 0) m->force_bytes = type == K2_MSG_PUBLISH ? d->bytes : m->force_bytes;
+    }
+    if (m->barrier_left > 0) return;
+    if (m->barrier_failed)
+        barrier_failed(m);
+    else
+        barrier_done(m);
+}
+
+static void done(k2m_core *m, const k2m_event *ev)
+{
+    k2m_worker *w = &m->workers[ev->worker];
+    if (ev->msg->cmd != w->cmd || w->cmd_type == K2_MSG_NONE) return; /* an answer that came twice */
+    k2_msg_type type = w->cmd_type;
+    w->cmd_type = K2_MSG_NONE;
+    m->progress_ns = m->now_ns;
+    if (type == K2_MSG_STOP) return; /* its exit is what counts */
+    switch (w->role) {
+    case K2M_TRAINER: trainer_done(m, w, type, ev->msg); break;
+    case K2M_ROLLOUT: k2m_rollout_done(m, w, type, ev->msg); break;
+    default: k2m_proxy_done(m, w, type, ev->msg); break;
+    }
+}
+
+/* ---- events --------------------------------------------------------------------------------------------------------- */
+
+static void asked_to_stop(k2m_core *m)
+{
+    m->stop_asked++;
+    if (m->stop_asked == 1) {
+        k2m_log(m, K2_LOG_INFO, "draining: this iteration is finished and saved; once more to stop at once");
+        if (m->phase == K2M_PHASE_START) begin_stop(m); /* nothing is under way that is not in the journal */
+        if (m->phase == K2M_PHASE_EVAL) {
+            m->inflight = m->scores_inflight = m->score_count = 0; /* it is done again after the next start */
+            k2m_decide(m);
+        }
+        return;
+    }
+    k2m_fail(m, K2_CANCELED, "stopped at once; the journal has everything up to here");
+    for (uint32_t i = 0; i < m->worker_count; i++)
+        if (m->workers[i].state == K2M_STARTING || m->workers[i].state == K2M_UP) {
+            k2m_action *a = k2m_act(m, K2M_ACT_KILL);
+            a->worker = i;
+            a->incarnation = m->workers[i].incarnation;
+        }
+}
+
+static void batch_ready(k2m_core *m, const k2m_event *ev)
+{
+    if (m->phase != K2M_PHASE_BATCH || ev->step != m->batch_step) return;
+    snprintf(m->batch_locator, sizeof m->batch_locator, "%s", ev->locator);
+    m->batch_bytes = ev->bytes;
+    m->batch_digest = ev->digest;
+    m->train_from_ns = m->now_ns;
+    barrier_phase(m, K2M_PHASE_TRAIN, K2_MSG_TRAIN);
+}
+
+/* Things that no single event ends are looked at after every event. */
+static void settle(k2m_core *m)
+{
+    if (m->phase == K2M_PHASE_START && k2m_fleet_all_up(m)) {
+        m->begun = true;
+        k2m_decide(m);
+    }
+    if (m->phase < K2M_PHASE_STOP) k2m_deliver(m);
+    if (m->phase == K2M_PHASE_DISTRIBUTE && k2m_delivered(m)) {
+        m->update_ns = m->now_ns - m->update_from_ns;
+        k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
+        *r = (k2m_report){.kind = K2M_REPORT_WEIGHTS,
+                          .iteration = m->iteration,
+                          .version = m->force_version,
+                          .digest = m->force_digest,
+                          .update_ns = m->update_ns};
+        k2m_decide(m);
+    }
+    if (m->phase == K2M_PHASE_EVAL) k2m_eval_pump(m);
+    if (m->phase == K2M_PHASE_GENERATE) {
+        k2m_generate_pump(m);
+        k2_replay_counts n = k2_replay_count(m->replay);
+        k2_replay_work work;
+        if (m->phase == K2M_PHASE_GENERATE && m->inflight == 0 && n.running == 0 && n.finished == 0 &&
+            k2_replay_next(m->replay, m->iteration + 1, &work) == K2_NOT_FOUND)
+            generated(m);
+    }
+    if (m->phase == K2M_PHASE_STOP && k2m_all_ended(m)) {
+        k2m_phase_set(m, K2M_PHASE_END);
+        k2m_action *a = k2m_act(m, K2M_ACT_EXIT);
+        a->code = m->failing ? m->fail_code : K2_OK;
+        snprintf(a->text, sizeof a->text, "%s", m->failing ? m->fail_text : "");
+    }
+}
+
+/* One deadline over what no command covers: nothing came to an end for master.step_timeout_ms. */
+static void check_progress(k2m_core *m)
+{
+    bool waits = m->phase == K2M_PHASE_START || m->phase == K2M_PHASE_DISTRIBUTE || m->phase == K2M_PHASE_EVAL ||
+                 m->phase == K2M_PHASE_GENERATE || m->phase == K2M_PHASE_BATCH || m->phase == K2M_PHASE_LATEST;
+    if (!waits || m->now_ns - m->progress_ns < m->c.config->master_step_timeout_ms * K2_NS_PER_MS) return;
+    char owes[K2M_TEXT_MAX];
+    k2m_core_owes(m, owes, sizeof owes);
+    k2m_fail(m, K2_TIMEOUT, "nothing has moved for %llu ms: %.240s", (unsigned long long)m->c.config->master_step_timeout_ms,
+             owes);
+}
+
+static void handle(k2m_core *m, const k2m_event *ev)
+{
+    switch (ev->type) {
+    case K2M_EV_BEGIN:
+        k2m_phase_set(m, K2M_PHASE_START);
+        k2m_fleet_launch_all(m);
+        break;
+    case K2M_EV_TICK:
+        k2m_fleet_tick(m);
+        check_progress(m);
+        break;
+    case K2M_EV_HELLO: k2m_fleet_hello(m, ev); break;
+    case K2M_EV_ALIVE: m->workers[ev->worker].lease_ns = m->now_ns + m->c.config->master_lease_ms * K2_NS_PER_MS; break;
+    case K2M_EV_DONE: done(m, ev); break;
+    case K2M_EV_EXIT:
+    case K2M_EV_LAUNCH_FAILED: k2m_fleet_exit(m, ev); break;
+    case K2M_EV_ANSWER: k2m_answer(m, ev); break;
+    case K2M_EV_ANSWER_FAILED: k2m_answer_failed(m, ev); break;
+    case K2M_EV_SCORED: k2m_scored(m, ev); break;
+    case K2M_EV_SCORE_FAILED: k2m_score_failed(m, ev); break;
+    case K2M_EV_BATCH: batch_ready(m, ev); break;
+    case K2M_EV_LATEST:
+        if (m->phase == K2M_PHASE_LATEST) saved_now(m);
+        break;
+    case K2M_EV_STOP: asked_to_stop(m); break;
+    case K2M_EV_FAULT: k2m_fail(m, ev->code, "%s", ev->text); break;
+    }
+}
+
+const k2m_outbox *k2m_core_step(k2m_core *m, const k2m_event *ev)
+{
+    m->outbox.count = 0;
+    m->now_ns = ev->now_ns;
+    handle(m, ev);
+    settle(m);
+    return &m->outbox;
+}
+
+void k2m_core_owes(const k2m_core *m, char *out, size_t n)
+{
+    k2_replay_counts c = k2_replay_count(m->replay);
+    int at = snprintf(out, n, "phase %s", k2m_phase_name(m->phase));
+    if (m->phase == K2M_PHASE_GENERATE)
+        at += snprintf(out + at, n - (size_t)at, ", %u answers and %u rewards are out", c.running, c.finished);
+    if (m->phase == K2M_PHASE_EVAL)
+        at += snprintf(out + at, n - (size_t)at, ", %u of %u answers are evaluated", m->eval_done, m->eval_count);
+    bool first = true;
+    for (uint32_t i = 0; i < m->worker_count && (size_t)at + 64 < n; i++) {
+        const k2m_worker *w = &m->workers[i];
+        if (w->state == K2M_UP && w->cmd_type == K2_MSG_NONE) continue;
+        char name[K2_WIRE_NAME_MAX];
+        k2m_worker_name(w, name);
+        at += snprintf(out + at, n - (size_t)at, "%s%s %s %s", first ? "; " : ", ", name,
+                       w->cmd_type != K2_MSG_NONE ? "owes" : "is",
+                       w->cmd_type != K2_MSG_NONE ? k2_msg_name(w->cmd_type)
+                       : w->state == K2M_STARTING ? "starting"
+                       : w->state == K2M_DOWN     ? "down"
+                                                  : "ended");
+        first = false;
+    }
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------- */
+
+k2_replay_config k2m_replay_config(const k2_config *c, uint32_t prompt_tokens_max)
+{
+    k2_replay_config r = {.group_size_max = (uint32_t)c->rollout_group_size,
+                          .trajectory_tokens_max = (uint32_t)c->rollout_max_tokens,
+                          .prompt_tokens_max = K2_MAX(prompt_tokens_max, 1u)};
+    uint64_t kept = K2_MIN(c->run_checkpoint_every, 64) + 2;
+    for (;; kept--) {
+        r.groups_max = (uint32_t)K2_MIN(c->rollout_groups * kept, K2_REPLAY_GROUPS_MAX);
+        uint64_t group = (r.prompt_tokens_max + 63) / 64 + c->rollout_group_size * ((c->rollout_max_tokens + 63) / 64);
+        r.tokens_max = r.groups_max * group * 64;
+        if (kept <= 2 || k2_replay_bytes(&r) <= K2M_REPLAY_BYTES_MAX) return r;
+    }
+}
+
+static void allocate(k2m_core *m)
+{
+    const k2_config *c = m->c.config;
+    m->inflight_max = (uint32_t)c->master_inflight_max;
+    m->outbox.capacity = m->inflight_max + 4 * m->worker_count + 4 * OUTBOX_RESERVE;
+    m->outbox.list = k2_alloc_array(m->outbox.capacity, sizeof *m->outbox.list);
+    uint32_t groups = k2m_replay_config(c, m->c.prompts.length_max).groups_max;
+    m->score_capacity = groups * (uint32_t)c->rollout_group_size + K2M_EVAL_MAX;
+    m->score_queue = k2_alloc_array(m->score_capacity, sizeof *m->score_queue);
+    m->score_tries = k2_alloc_array(m->score_capacity, sizeof *m->score_tries);
+    m->digest_count = groups + 4;
+    m->digests = k2_alloc_array(m->digest_count, sizeof *m->digests);
+    m->order = k2_alloc_array(m->c.prompts.count, sizeof *m->order);
+    m->eval = k2_alloc_array(K2M_EVAL_MAX, sizeof *m->eval);
+    m->strs = k2_alloc_array(m->worker_count + 1, sizeof *m->strs);
+    m->engines = k2_alloc_array(m->rollouts + 1, sizeof *m->engines);
+}
+
+k2_code k2m_core_new(const k2m_core_config *config, k2m_core **out, k2_error *err)
+{
+    const k2_config *c = config->config;
+    bool pretrain = strcmp(c->mode, "pretrain") == 0;
+    k2m_core *m = k2_alloc(sizeof *m);
+    m->c = *config;
+    k2_replay_config rc = k2m_replay_config(c, config->prompts.length_max);
+    k2_code code = k2_replay_new(&rc, &m->replay, err);
+    if (code != K2_OK) {
+        k2_free(m);
+        return code;
+    }
+    k2_replay_sink_set(m->replay, (k2_replay_sink){.record = config->record, .arg = config->record_arg});
+    m->trainers = (uint32_t)c->trainer_ranks;
+    m->rollouts = pretrain ? 0 : (uint32_t)c->rollout_workers;
+    m->has_proxy = !pretrain;
+    m->first_rollout = m->trainers;
+    m->proxy = m->trainers + m->rollouts;
+    m->worker_count = m->trainers + m->rollouts + (m->has_proxy ? 1 : 0);
+    m->workers = k2_alloc_array(m->worker_count, sizeof *m->workers);
+    k2m_fleet_init(m);
+    allocate(m);
+    *out = m;
+    return K2_OK;
+}
+
+void k2m_core_free(k2m_core *m)
+{
+    if (!m) return;
+    k2_replay_free(m->replay);
+    k2_free(m->workers);
+    k2_free(m->outbox.list);
+    k2_free(m->score_queue);
+    k2_free(m->score_tries);
+    k2_free(m->digests);
+    k2_free(m->order);
+    k2_free(m->eval);
+    k2_free(m->strs);
+    k2_free(m->engines);
+    k2_free(m);
+}

@@ -1,0 +1,362 @@
+/* core - the master's plan as a pure state machine: an event in, actions out; no I/O, clock, threads, or allocation after k2m_core_new.
+ *
+ * Nouns: a *worker* is one place in the fleet (trainer 0, rollout 2, the proxy), which process after process may hold; an *incarnation*
+ * is the number of one such process, counted up over the whole fleet; a *command* is what a worker is asked to do, one at a time; a
+ * *phase* is what the plan waits for. After every phase `decide` looks at the durable state and at the trainers and says what
+ * comes next, so a run that comes back from a crash goes on by the very same code.
+ *
+ *     START ─> JOIN ─> INIT ─> [PRETRAIN ⟲] ─> [BATCH ─> TRAIN ⟲ what journaled batches lie past the checkpoint]
+ *          ─> PUBLISH ─> DISTRIBUTE ─> [EVAL] ─> GENERATE ─> BATCH ─> TRAIN ─> PUBLISH ─> DISTRIBUTE ─> ... ─> SAVE ─> STOP
+ *
+ * Write-ahead: changes of durable state are given to `record` in the order in which they happen; the caller must make them durable
+ * before it carries out any action of the same or a later step.
+ */
+#ifndef K2_MASTER_CORE_INT_H
+#define K2_MASTER_CORE_INT_H
+
+#include "common/base/base.h"
+#include "common/config/config.h"
+#include "common/wire/wire.h"
+#include "replay/replay.h"
+
+#define K2M_ENDPOINT_MAX  256u
+#define K2M_LOCATOR_MAX   256u
+#define K2M_TEXT_MAX      320u
+#define K2M_SCORE_ITEMS   64u           /* trajectories of one score request */
+#define K2M_SCORES_MAX    4u            /* score requests under way */
+#define K2M_EVAL_BIT      (1ull << 63)  /* ids of evaluation requests: this bit and the prompt's number */
+#define K2M_EVAL_MAX      65536u        /* prompts of one evaluation */
+#define K2M_RESTART_WINDOW_NS (600 * K2_NS_PER_S)
+#define K2M_RESTARTS_KEPT 64u           /* restart times remembered for one worker: config master.restarts_max above it acts as it */
+#define K2M_STOP_NS       (15 * K2_NS_PER_S) /* from STOP to SIGKILL */
+#define K2M_REPLAY_BYTES_MAX (1ull << 30)    /* checkpoints are made early before consumed groups take more than this */
+
+typedef enum k2m_role { K2M_TRAINER, K2M_ROLLOUT, K2M_PROXY, K2M_ROLES } k2m_role;
+const char *k2m_role_name(k2m_role r); /* "trainer" */
+
+typedef enum k2m_worker_state {
+    K2M_DOWN,     /* no process; `restart_at_ns` says when the next one starts */
+    K2M_STARTING, /* launched, no HELLO yet */
+    K2M_UP,       /* holds a lease */
+    K2M_ENDED     /* no process and none to come */
+} k2m_worker_state;
+
+typedef enum k2m_phase {
+    K2M_PHASE_START,
+    K2M_PHASE_JOIN,
+    K2M_PHASE_INIT,
+    K2M_PHASE_PRETRAIN,
+    K2M_PHASE_SAVE,
+    K2M_PHASE_LATEST,
+    K2M_PHASE_BATCH,
+    K2M_PHASE_TRAIN,
+    K2M_PHASE_PUBLISH,
+    K2M_PHASE_DISTRIBUTE,
+    K2M_PHASE_EVAL,
+    K2M_PHASE_GENERATE,
+    K2M_PHASE_STOP,
+    K2M_PHASE_END,
+    K2M_PHASE_COUNT
+} k2m_phase;
+const char *k2m_phase_name(k2m_phase p); /* "generate" */
+
+/* ---- events --------------------------------------------------------------------------------------------------------- */
+
+typedef enum k2m_event_type {
+    K2M_EV_BEGIN,      /* once, after recovery */
+    K2M_EV_TICK,       /* time passes */
+    K2M_EV_HELLO,      /* hello: answered by k2m_core_step's outbox with ADMIT or REFUSE */
+    K2M_EV_ALIVE,      /* worker: a POLL or anything else of the present incarnation came */
+    K2M_EV_DONE,       /* worker, msg */
+    K2M_EV_EXIT,       /* worker, incarnation, exit_code, signal */
+    K2M_EV_LAUNCH_FAILED, /* worker, text */
+    K2M_EV_ANSWER,     /* id, tokens, count, finish, digest, version */
+    K2M_EV_ANSWER_FAILED, /* id, text: it will be asked for again */
+    K2M_EV_SCORED,     /* id, has_reward, reward, text */
+    K2M_EV_SCORE_FAILED, /* ids[count]: the request as a whole failed; asked again */
+    K2M_EV_BATCH,      /* step, locator, bytes, digest: the batch is readable */
+    K2M_EV_LATEST,     /* the checkpoint is the latest one, old ones are gone */
+    K2M_EV_STOP,       /* someone asks to drain; the second time to end at once */
+    K2M_EV_FAULT       /* code, text: the I/O side cannot go on (journal full, ...) */
+} k2m_event_type;
+
+typedef struct k2m_event {
+    k2m_event_type type;
+    uint64_t now_ns;
+    uint32_t worker; /* number in the fleet */
+    uint64_t incarnation;
+    const k2_msg *msg; /* HELLO, DONE */
+    int exit_code, signal;
+    uint64_t id;
+    const k2_replay_token *tokens;
+    uint32_t count;
+    k2_replay_finish finish;
+    k2_digest digest;
+    bool has_reward;
+    double reward;
+    const uint64_t *ids;
+    uint64_t step, bytes;
+    const char *locator, *text;
+    k2_code code;
+} k2m_event;
+
+/* ---- actions -------------------------------------------------------------------------------------------------------- */
+
+typedef enum k2m_action_type {
+    K2M_ACT_LAUNCH,     /* worker, incarnation (also the nonce) */
+    K2M_ACT_KILL,       /* worker, incarnation: SIGKILL */
+    K2M_ACT_ADMIT,      /* worker, incarnation: answer the HELLO in hand with WELCOME */
+    K2M_ACT_REFUSE,     /* code, text: answer the HELLO in hand with REFUSED */
+    K2M_ACT_COMMAND,    /* worker, incarnation, msg: valid until the next step */
+    K2M_ACT_BATCH,      /* step: encode, put into a segment, answer with EV_BATCH; the segment before may go */
+    K2M_ACT_REQUEST,    /* id, position, max_tokens: ask the proxy */
+    K2M_ACT_SCORE,      /* ids[count]: ask for rewards */
+    K2M_ACT_LATEST,     /* checkpoint number: write `latest`, remove older ones */
+    K2M_ACT_COMPACT,    /* forget journal records before the last STATE record */
+    K2M_ACT_REPORT,     /* an iteration, an evaluation or a slice of pretraining has ended: report */
+    K2M_ACT_LOG,        /* level, text */
+    K2M_ACT_EXIT        /* code, text: the end */
+} k2m_action_type;
+
+typedef enum k2m_report_kind { K2M_REPORT_PRETRAIN, K2M_REPORT_ITERATION, K2M_REPORT_EVAL, K2M_REPORT_SAVE, K2M_REPORT_WEIGHTS } k2m_report_kind;
+
+typedef struct k2m_report {
+    k2m_report_kind kind;
+    uint64_t iteration, version; /* version: that the iteration made, or that stood */
+    bool trained;                /* the iteration had a batch */
+    uint32_t groups;             /* of the batch */
+    uint64_t pretrain_from, pretrain_to;
+    uint32_t correct, total;     /* of an evaluation */
+    k2_digest digest;
+    uint64_t generate_ns, train_ns, update_ns, generated_tokens; /* of the iteration */
+} k2m_report;
+
+typedef struct k2m_action {
+    k2m_action_type type;
+    uint32_t worker;
+    uint64_t incarnation;
+    k2_msg msg;
+    uint64_t id, step;
+    uint32_t position, max_tokens;
+    uint64_t ids[K2M_SCORE_ITEMS];
+    uint32_t count;
+    int level; /* of k2_log_level */
+    k2_code code;
+    char text[K2M_TEXT_MAX];
+    k2m_report report;
+} k2m_action;
+
+typedef struct k2m_outbox {
+    k2m_action *list;
+    uint32_t count, capacity;
+} k2m_outbox;
+
+/* ---- state ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct k2m_worker {
+    k2m_role role;
+    uint32_t index;
+    k2m_worker_state state;
+    uint64_t incarnation;
+    uint64_t lease_ns, start_ns, restart_at_ns; /* points in time */
+    uint64_t restarts[K2M_RESTARTS_KEPT];       /* ring of times */
+    uint32_t restart_count, restarts_total;
+    uint64_t pid;
+    char endpoint[K2M_ENDPOINT_MAX];
+    /* the command under way, cmd_type NONE when idle */
+    uint64_t cmd;
+    k2_msg_type cmd_type;
+    uint64_t cmd_since_ns, cmd_deadline_ns;
+    bool barrier;          /* a trainer's command that the phase waits for */
+    /* rollouts */
+    k2_digest prepared, held; /* whole but not in use; in use */
+    uint64_t held_version;
+    uint32_t prepare_fails;
+    char locator[K2M_LOCATOR_MAX]; /* trainers: of collectives; rollouts: of the weights they hold, for peers */
+    /* proxy */
+    bool table_sent, gate_sent;
+    k2_digest gate;
+    bool stop_sent;
+    char phase[K2_WIRE_NAME_MAX + 1]; /* as it says in POLL; the I/O side writes it */
+} k2m_worker;
+
+typedef struct k2m_prompts {
+    const int32_t *const *ids; /* token ids of each prompt, generation prompt included */
+    const uint32_t *lengths;
+    uint32_t count, length_max;
+} k2m_prompts;
+
+typedef enum k2m_eval_state { K2M_EVAL_WAITING, K2M_EVAL_RUNNING, K2M_EVAL_ANSWERED, K2M_EVAL_SCORING, K2M_EVAL_SCORED } k2m_eval_state;
+
+typedef struct k2m_checkpoint {
+    bool exists;
+    uint64_t number; /* of its directory */
+    uint64_t step, pretrain, iteration;
+} k2m_checkpoint;
+
+typedef struct k2m_core_config {
+    const k2_config *config;    /* must outlive the core */
+    k2m_prompts prompts;        /* count 0 in mode pretrain */
+    uint32_t heldout;           /* held-out prompts that exist */
+    uint32_t vocab;
+    const char *checkpoints_dir; /* <run dir>/checkpoints */
+    void (*record)(void *arg, uint32_t type, const void *bytes, size_t len);
+    void *record_arg;
+} k2m_core_config;
+
+typedef struct k2m_core {
+    k2m_core_config c;
+    k2_replay *replay;
+    k2m_worker *workers;
+    uint32_t worker_count, trainers, rollouts, first_rollout, proxy; /* trainers first, then rollouts, then the proxy if there is one */
+    bool has_proxy;
+    uint64_t last_incarnation;
+
+    /* durable */
+    uint64_t iteration;             /* iterations that have ended */
+    k2m_checkpoint checkpoint;
+    bool evaluated_before;          /* accuracy_before is known */
+    uint32_t before_correct, before_total, after_correct, after_total;
+    uint64_t evaluated_iteration;   /* of the last evaluation, valid with evaluated_before */
+    k2_digest *digests;             /* of versions, by version % digest_count; zero = unknown */
+    uint32_t digest_count;
+    bool finished;
+
+    /* the trainers */
+    bool begun;                     /* all were up once */
+    bool trainers_ready;            /* INIT is done, nobody died since */
+    uint64_t trainer_step, trainer_pretrain;
+    bool published;                 /* trainer_step has a segment */
+    char trainer_locator[K2M_LOCATOR_MAX];
+    k2_digest barrier_digest;       /* what rank 0 said in the barrier under way */
+    bool barrier_has_digest;
+    uint32_t barrier_left;
+    bool barrier_failed;
+    uint32_t batch_fails;
+    uint64_t train_failed_step;
+
+    /* the version in force */
+    bool in_force;
+    uint64_t force_version;
+    k2_digest force_digest;
+    uint64_t force_bytes;
+
+    k2m_phase phase;
+    uint64_t phase_since_ns, progress_ns;
+    uint64_t now_ns;
+    uint64_t pretrain_from, pretrain_to;
+    uint32_t stop_asked;
+    bool failing;                   /* the end is an error: text below */
+    k2_code fail_code;
+    char fail_text[K2M_TEXT_MAX];
+    k2m_checkpoint saving;
+
+    /* generation */
+    uint32_t inflight, inflight_max;
+    uint64_t backoff_until_ns;
+    uint32_t backoff_step;
+    uint64_t *score_queue;          /* ring */
+    uint32_t score_head, score_count, score_capacity, scores_inflight;
+    struct {
+        uint64_t id;
+        uint32_t tries;
+    } *score_tries;                 /* trajectories whose reward has failed */
+    uint32_t score_tries_count;
+    uint64_t retried;               /* requests and scores that were asked for again */
+    uint64_t generate_from_ns, generate_ns, train_from_ns, train_ns, update_from_ns, update_ns, generated_before, generated_now;
+    uint32_t batch_groups;
+    uint32_t *order;                /* shuffled prompts of an epoch */
+    uint64_t order_epoch;           /* + 1; 0 = none yet */
+
+    /* evaluation */
+    uint8_t *eval;                  /* k2m_eval_state of each prompt */
+    uint32_t eval_count, eval_next, eval_done, eval_correct;
+
+    /* memory of the outbox's messages */
+    const char **strs, *sources[9];
+    k2_wire_engine *engines;
+    char dir_text[K2_CONFIG_STR_MAX + 64];
+    char batch_locator[K2M_LOCATOR_MAX];
+    uint64_t batch_step, batch_bytes;
+    k2_digest batch_digest;
+
+    k2m_outbox *out;                /* of the step under way */
+    k2m_outbox outbox;
+} k2m_core;
+
+/* k2m_core_new - all memory of a run's plan.
+ *
+ * errors   LIMIT, BAD_INPUT with the configuration key
+ */
+k2_code k2m_core_new(const k2m_core_config *config, k2m_core **out, k2_error *err);
+void k2m_core_free(k2m_core *m);
+/* Replay's limits as the configuration gives them; what --dry-run and the memory check show. */
+k2_replay_config k2m_replay_config(const k2_config *c, uint32_t prompt_tokens_max);
+
+/* Durable records, in order, before EV_BEGIN. */
+k2_code k2m_core_apply(k2m_core *m, uint32_t type, const void *bytes, size_t len, k2_error *err);
+
+/* k2m_core_step - one event. The outbox stays valid until the next step. */
+const k2m_outbox *k2m_core_step(k2m_core *m, const k2m_event *ev);
+
+/* True where a message of this worker and incarnation may be heard. */
+bool k2m_core_current(const k2m_core *m, uint64_t worker, uint64_t incarnation);
+/* One line: what is waited for, and who owes it. */
+void k2m_core_owes(const k2m_core *m, char *out, size_t n);
+/* "trainer-0" */
+void k2m_worker_name(const k2m_worker *w, char out[K2_WIRE_NAME_MAX]);
+/* The prompt of a group: position in the data set. */
+uint32_t k2m_core_prompt_of(k2m_core *m, uint64_t group);
+/* Training samples are cut at the budget; evaluation is not. */
+uint32_t k2m_core_eval_wanted(const k2m_core *m);
+
+/* ---- between the files of the core ----------------------------------------------------------------------------------- */
+
+enum { K2M_REC_STATE = 64, K2M_REC_VERSION, K2M_REC_ITERATION, K2M_REC_EVAL, K2M_REC_CHECKPOINT, K2M_REC_FINISHED };
+
+k2m_action *k2m_act(k2m_core *m, k2m_action_type type);
+bool k2m_room(const k2m_core *m, uint32_t count); /* of the outbox */
+void k2m_log(k2m_core *m, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void k2m_phase_set(k2m_core *m, k2m_phase p);
+void k2m_decide(k2m_core *m);
+
+/* fleet.c */
+void k2m_fleet_init(k2m_core *m);
+void k2m_fleet_launch_all(k2m_core *m);
+void k2m_fleet_hello(k2m_core *m, const k2m_event *ev);
+void k2m_fleet_exit(k2m_core *m, const k2m_event *ev);
+void k2m_fleet_tick(k2m_core *m);
+k2_msg *k2m_command(k2m_core *m, k2m_worker *w, k2_msg_type type); /* to be filled in this step */
+void k2m_barrier(k2m_core *m, k2_msg_type type);                   /* the command of the phase to all trainers, filled by k2m_fill */
+bool k2m_trainers_up(const k2m_core *m);
+bool k2m_trainers_idle(const k2m_core *m);
+bool k2m_fleet_all_up(const k2m_core *m);
+void k2m_worker_dead(k2m_core *m, k2m_worker *w, const char *why);
+void k2m_deliver(k2m_core *m); /* weights to rollouts, table and gate to the proxy: whatever is due */
+bool k2m_delivered(const k2m_core *m);
+void k2m_rollout_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
+void k2m_proxy_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
+bool k2m_proxy_ready(const k2m_core *m);
+void k2m_stop_all(k2m_core *m);
+bool k2m_all_ended(const k2m_core *m);
+
+/* generate.c */
+void k2m_generate_begin(k2m_core *m);
+void k2m_generate_pump(k2m_core *m);
+void k2m_eval_begin(k2m_core *m);
+void k2m_eval_pump(k2m_core *m);
+void k2m_answer(k2m_core *m, const k2m_event *ev);
+void k2m_answer_failed(k2m_core *m, const k2m_event *ev);
+void k2m_scored(k2m_core *m, const k2m_event *ev);
+void k2m_score_failed(k2m_core *m, const k2m_event *ev);
+
+/* record.c */
+void k2m_record_version(k2m_core *m, uint64_t version, k2_digest digest);
+void k2m_record_iteration(k2m_core *m);
+void k2m_record_eval(k2m_core *m);
+void k2m_record_checkpoint(k2m_core *m);
+void k2m_record_finished(k2m_core *m);
+k2_digest k2m_digest_of(const k2m_core *m, uint64_t version);
+
+#endif

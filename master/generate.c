@@ -1,0 +1,303 @@
+/* generate: which answers are asked for, what comes back, rewards, evaluation. Part of the pure core. */
+#include "master/core_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/log/log.h"
+
+/* ---- prompts ---------------------------------------------------------------------------------------------------------- */
+
+/* The order of one epoch: Fisher-Yates with draws of (epoch, place), so that any group's prompt can be found from its number
+ * alone. */
+static void shuffle(k2m_core *m, uint64_t epoch)
+{
+    uint32_t n = m->c.prompts.count;
+    for (uint32_t i = 0; i < n; i++) m->order[i] = i;
+    for (uint32_t i = n; i > 1 && m->c.config->data_shuffle; i--) {
+        uint32_t k = (uint32_t)k2_rand_below(m->c.config->seed, K2_STREAM_SHUFFLE, epoch, i, i), t = m->order[i - 1];
+        m->order[i - 1] = m->order[k];
+        m->order[k] = t;
+    }
+    m->order_epoch = epoch + 1;
+}
+
+uint32_t k2m_core_prompt_of(k2m_core *m, uint64_t group)
+{
+    uint64_t epoch = group / m->c.prompts.count;
+    if (m->order_epoch != epoch + 1) shuffle(m, epoch);
+    return m->order[group % m->c.prompts.count];
+}
+
+/* ---- asking ------------------------------------------------------------------------------------------------------------ */
+
+static void retry_later(k2m_core *m)
+{
+    m->retried++;
+    m->backoff_step = K2_MIN(m->backoff_step + 1, 6u);
+    m->backoff_until_ns = m->now_ns + (20ull << m->backoff_step) * K2_NS_PER_MS;
+}
+
+static bool may_ask(const k2m_core *m)
+{
+    return m->inflight < m->inflight_max && m->now_ns >= m->backoff_until_ns && k2m_proxy_ready(m) && k2m_room(m, 1);
+}
+
+static void ask(k2m_core *m, uint64_t id, uint32_t position, uint32_t max_tokens)
+{
+    k2m_action *a = k2m_act(m, K2M_ACT_REQUEST);
+    a->id = id;
+    a->position = position;
+    a->max_tokens = max_tokens;
+    m->inflight++;
+}
+
+static void queue_score(k2m_core *m, uint64_t id)
+{
+    K2_ASSERT(m->score_count < m->score_capacity); /* it holds every trajectory that can exist */
+    m->score_queue[(m->score_head + m->score_count++) % m->score_capacity] = id;
+}
+
+static void pump_scores(k2m_core *m)
+{
+    while (m->score_count > 0 && m->scores_inflight < K2M_SCORES_MAX && m->now_ns >= m->backoff_until_ns &&
+           k2m_proxy_ready(m) && k2m_room(m, 1)) {
+        k2m_action *a = k2m_act(m, K2M_ACT_SCORE);
+        while (m->score_count > 0 && a->count < K2M_SCORE_ITEMS) {
+            a->ids[a->count++] = m->score_queue[m->score_head];
+            m->score_head = (m->score_head + 1) % m->score_capacity;
+            m->score_count--;
+        }
+        m->scores_inflight++;
+    }
+}
+
+static void begin(k2m_core *m, k2m_phase p)
+{
+    m->inflight = m->scores_inflight = m->score_head = m->score_count = m->score_tries_count = 0;
+    m->backoff_until_ns = m->backoff_step = 0;
+    k2m_phase_set(m, p);
+}
+
+void k2m_generate_begin(k2m_core *m)
+{
+    const k2_config *c = m->c.config;
+    k2_error err;
+    begin(m, K2M_PHASE_GENERATE);
+    m->generate_from_ns = m->now_ns;
+    m->generated_before = k2_replay_count(m->replay).generated_total;
+    uint32_t open = k2_replay_groups_open(m->replay);
+    for (; open < c->rollout_groups; open++) {
+        uint64_t group = k2_replay_count(m->replay).next_group;
+        uint32_t prompt = k2m_core_prompt_of(m, group);
+        k2_code code = k2_replay_add_group(m->replay, group, prompt, (uint32_t)c->rollout_group_size, m->c.prompts.ids[prompt],
+                                           m->c.prompts.lengths[prompt], &err);
+        K2_ASSERT(code == K2_OK); /* save_due saw to the room */
+    }
+    /* What an earlier process got whole but not scored. */
+    uint64_t group;
+    uint32_t size;
+    for (uint32_t i = 0; k2_replay_group_at(m->replay, 0, i, &group, &size); i++)
+        for (uint32_t k = 0; k < size; k++) {
+            k2_replay_info info;
+            (void)k2_replay_find(m->replay, k2_replay_id(group, k), &info);
+            if (info.state == K2_REPLAY_FINISHED) queue_score(m, info.id);
+            if (info.state == K2_REPLAY_RUNNING) (void)k2_replay_requeue(m->replay, info.id, &err);
+        }
+}
+
+void k2m_generate_pump(k2m_core *m)
+{
+    const k2_config *c = m->c.config;
+    uint64_t iteration = m->iteration + 1;
+    bool sync = strcmp(c->mode, "sync") == 0;
+    k2_replay_work w;
+    k2_error err;
+    pump_scores(m);
+    while (may_ask(m) && k2_replay_next(m->replay, iteration, &w) == K2_OK) {
+        uint64_t until = w.until ? w.until : sync ? c->rollout_max_tokens : w.generated + c->rollout_budget_tokens;
+        until = K2_MIN(until, c->rollout_max_tokens);
+        k2_code code = k2_replay_start(m->replay, w.id, iteration, (uint32_t)until, &err);
+        K2_ASSERT(code == K2_OK);
+        if (until == w.generated) /* all of an interrupted segment is there; only its end was not written */
+            (void)k2_replay_cut(m->replay, w.id, &err);
+        else
+            ask(m, w.id, w.generated, (uint32_t)until - w.generated);
+    }
+}
+
+/* ---- answers ------------------------------------------------------------------------------------------------------------ */
+
+static void eval_answer(k2m_core *m, const k2m_event *ev)
+{
+    uint64_t i = ev->id & ~K2M_EVAL_BIT;
+    if (m->phase != K2M_PHASE_EVAL || i >= m->eval_count || m->eval[i] != K2M_EVAL_RUNNING) return;
+    m->inflight--;
+    m->eval[i] = K2M_EVAL_ANSWERED;
+    queue_score(m, ev->id);
+}
+
+/* The segment is over: finished, cut at its budget, or answered short, which is asked for again. */
+static void end_segment(k2m_core *m, const k2m_event *ev, const k2_replay_info *info)
+{
+    k2_error err;
+    bool at_end = info->generated == info->until;
+    if (ev->finish != K2_REPLAY_FINISH_LENGTH || (at_end && info->generated >= m->c.config->rollout_max_tokens)) {
+        (void)k2_replay_finish_as(m->replay, ev->id, ev->finish, &err);
+        queue_score(m, ev->id);
+    } else if (at_end) {
+        (void)k2_replay_cut(m->replay, ev->id, &err);
+    } else {
+        k2m_log(m, K2_LOG_WARN, "trajectory %llu: the answer ends at token %u, asked until %u", (unsigned long long)ev->id,
+                info->generated, info->until);
+        (void)k2_replay_requeue(m->replay, ev->id, &err);
+        retry_later(m);
+    }
+}
+
+void k2m_answer(k2m_core *m, const k2m_event *ev)
+{
+    k2_error err = {0};
+    m->progress_ns = m->now_ns;
+    m->backoff_step = 0;
+    if (ev->id & K2M_EVAL_BIT) {
+        eval_answer(m, ev);
+        return;
+    }
+    k2_replay_info info;
+    if (m->phase != K2M_PHASE_GENERATE || k2_replay_find(m->replay, ev->id, &info) != K2_OK || info.state != K2_REPLAY_RUNNING)
+        return;
+    m->inflight--;
+    k2_code code = K2_OK;
+    if (!k2_digest_equal(ev->digest, m->force_digest))
+        code = k2_error_set(&err, K2_BAD_INPUT, "trajectory %llu: the answer is of other weights than those in force",
+                            (unsigned long long)ev->id);
+    if (code == K2_OK && ev->count > 0) code = k2_replay_chunk(m->replay, ev->id, info.generated, ev->tokens, ev->count, &err);
+    if (code != K2_OK) {
+        k2m_log(m, K2_LOG_WARN, "%.300s", err.text);
+        (void)k2_replay_requeue(m->replay, ev->id, &err);
+        retry_later(m);
+        return;
+    }
+    (void)k2_replay_find(m->replay, ev->id, &info);
+    end_segment(m, ev, &info);
+}
+
+void k2m_answer_failed(k2m_core *m, const k2m_event *ev)
+{
+    k2_error err;
+    k2_replay_info info;
+    if (ev->id & K2M_EVAL_BIT) {
+        uint64_t i = ev->id & ~K2M_EVAL_BIT;
+        if (m->phase != K2M_PHASE_EVAL || i >= m->eval_count || m->eval[i] != K2M_EVAL_RUNNING) return;
+        m->eval[i] = K2M_EVAL_WAITING;
+        m->eval_next = K2_MIN(m->eval_next, (uint32_t)i);
+    } else {
+        if (m->phase != K2M_PHASE_GENERATE || k2_replay_find(m->replay, ev->id, &info) != K2_OK ||
+            info.state != K2_REPLAY_RUNNING)
+            return;
+        (void)k2_replay_requeue(m->replay, ev->id, &err);
+    }
+    m->inflight--;
+    if (m->now_ns >= m->backoff_until_ns) k2m_log(m, K2_LOG_WARN, "an answer failed and is asked for again: %.200s", ev->text);
+    retry_later(m);
+}
+
+/* ---- rewards ------------------------------------------------------------------------------------------------------------- */
+
+/* Tries of a reward so far, this one included. */
+static uint32_t count_try(k2m_core *m, uint64_t id)
+{
+    for (uint32_t i = 0; i < m->score_tries_count; i++)
+        if (m->score_tries[i].id == id) return ++m->score_tries[i].tries;
+    m->score_tries[m->score_tries_count].id = id;
+    m->score_tries[m->score_tries_count++].tries = 1;
+    return 1;
+}
+
+static void eval_scored(k2m_core *m, const k2m_event *ev)
+{
+    uint64_t i = ev->id & ~K2M_EVAL_BIT;
+    if (m->phase != K2M_PHASE_EVAL || i >= m->eval_count || m->eval[i] != K2M_EVAL_ANSWERED) return;
+    if (!ev->has_reward && count_try(m, ev->id) <= m->c.config->reward_retries) {
+        m->retried++;
+        queue_score(m, ev->id);
+        return;
+    }
+    m->eval[i] = K2M_EVAL_SCORED;
+    m->eval_done++;
+    m->eval_correct += ev->has_reward && ev->reward >= 0.5;
+}
+
+void k2m_scored(k2m_core *m, const k2m_event *ev)
+{
+    k2_error err;
+    k2_replay_info info;
+    m->progress_ns = m->now_ns;
+    if (ev->ids && m->scores_inflight > 0) m->scores_inflight--; /* the last of its request */
+    if (ev->id & K2M_EVAL_BIT) {
+        eval_scored(m, ev);
+        return;
+    }
+    if (m->phase != K2M_PHASE_GENERATE || k2_replay_find(m->replay, ev->id, &info) != K2_OK || info.state != K2_REPLAY_FINISHED)
+        return;
+    double reward = ev->reward;
+    if (info.finish == K2_REPLAY_FINISH_REPETITION) reward -= m->c.config->rollout_repetition_penalty;
+    if (ev->has_reward && k2_replay_score(m->replay, ev->id, reward, &err) == K2_OK) return;
+    uint32_t tries = count_try(m, ev->id);
+    if (tries <= m->c.config->reward_retries) {
+        m->retried++;
+        queue_score(m, ev->id);
+        return;
+    }
+    char reason[K2_REPLAY_REASON_MAX];
+    snprintf(reason, sizeof reason, "reward failed %u times: %.60s", tries, ev->text ? ev->text : "");
+    k2m_log(m, K2_LOG_WARN, "trajectory %llu is dropped: %s", (unsigned long long)ev->id, reason);
+    (void)k2_replay_drop(m->replay, ev->id, reason, &err);
+}
+
+void k2m_score_failed(k2m_core *m, const k2m_event *ev)
+{
+    if (m->phase != K2M_PHASE_GENERATE && m->phase != K2M_PHASE_EVAL) return;
+    if (m->scores_inflight == 0 || ev->count == 0 || ((ev->ids[0] & K2M_EVAL_BIT) != 0) != (m->phase == K2M_PHASE_EVAL)) return;
+    m->scores_inflight--;
+    for (uint32_t i = 0; i < ev->count; i++) queue_score(m, ev->ids[i]);
+    k2m_log(m, K2_LOG_WARN, "a request for rewards failed and is made again: %.200s", ev->text);
+    retry_later(m);
+}
+
+/* ---- evaluation ------------------------------------------------------------------------------------------------------------
+ */
+
+uint32_t k2m_core_eval_wanted(const k2m_core *m)
+{
+    return (uint32_t)K2_MIN(K2_MIN(m->c.config->eval_prompts, (uint64_t)m->c.heldout), (uint64_t)K2M_EVAL_MAX);
+}
+
+void k2m_eval_begin(k2m_core *m)
+{
+    begin(m, K2M_PHASE_EVAL);
+    m->eval_count = k2m_core_eval_wanted(m);
+    m->eval_next = m->eval_done = m->eval_correct = 0;
+    memset(m->eval, K2M_EVAL_WAITING, m->eval_count);
+}
+
+void k2m_eval_pump(k2m_core *m)
+{
+    pump_scores(m);
+    for (; m->eval_next < m->eval_count && may_ask(m); m->eval_next++) {
+        if (m->eval[m->eval_next] != K2M_EVAL_WAITING) continue;
+        m->eval[m->eval_next] = K2M_EVAL_RUNNING;
+        ask(m, K2M_EVAL_BIT | m->eval_next, 0, (uint32_t)m->c.config->eval_max_tokens);
+    }
+    if (m->eval_done < m->eval_count) return;
+    k2m_record_eval(m);
+    k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
+    *r = (k2m_report){.kind = K2M_REPORT_EVAL,
+                      .iteration = m->iteration,
+                      .version = m->force_version,
+                      .correct = m->eval_correct,
+                      .total = m->eval_count,
+                      .generate_ns = m->now_ns - m->phase_since_ns};
+    k2m_decide(m);
+}
