@@ -1,5 +1,6 @@
 /* optim - AdamW, gradient norm, schedules. See optim_int.h. */
 #include "trainer/optim_int.h"
+#include "common/kernel/kernel.h"
 
 #include <math.h>
 #include <string.h>
@@ -28,40 +29,11 @@ void k2i_optim_reset(k2i_optim *o)
 
 uint64_t k2i_norm_block_count(uint64_t begin, uint64_t end) { return (end - begin + K2I_BLOCK - 1) / K2I_BLOCK; }
 
-static double block_sum(const float *x, uint64_t n)
-{
-    double lane[8] = {0};
-    uint64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        for (int j = 0; j < 8; j++) lane[j] += (double)x[i + (uint64_t)j] * (double)x[i + (uint64_t)j];
-    for (int j = 0; i < n; i++, j++) lane[j] += (double)x[i] * (double)x[i];
-    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
-}
-
 void k2i_norm_blocks(const float *grad, uint64_t begin, uint64_t end, double *sums)
 {
     K2_ASSERT(begin % K2I_BLOCK == 0 || begin == end);
     for (uint64_t i = begin, b = 0; i < end; i += K2I_BLOCK, b++)
-        sums[b] = block_sum(grad + (i - begin), K2_MIN(end - i, (uint64_t)K2I_BLOCK));
-}
-
-/* Constants of one update, rounded to f32 once. */
-typedef struct adamw {
-    float b1, b2, c1, c2, lr, eps, decay, scale, inv1, inv2;
-} adamw;
-
-/* Element by element, so the compiler may take any vector width and the bits stay. */
-static void adamw_run(const adamw *k, float *restrict p, float *restrict m, float *restrict v, const float *restrict grad, uint64_t n)
-{
-    for (uint64_t i = 0; i < n; i++) {
-        float g = k->scale * grad[i];
-        float mi = k->b1 * m[i] + k->c1 * g;
-        float vi = k->b2 * v[i] + k->c2 * (g * g);
-        m[i] = mi;
-        v[i] = vi;
-        float step = (mi * k->inv1) / (sqrtf(vi * k->inv2) + k->eps);
-        p[i] -= k->lr * (step + k->decay * p[i]);
-    }
+        sums[b] = k2_kern_sumsq(K2_MIN(end - i, (uint64_t)K2I_BLOCK), grad + (i - begin));
 }
 
 void k2i_optim_apply(k2i_optim *o, const k2i_optim_config *config, const k2i_optim_span *spans, size_t span_count, double lr,
@@ -69,21 +41,19 @@ void k2i_optim_apply(k2i_optim *o, const k2i_optim_config *config, const k2i_opt
 {
     o->updates++;
     double t = (double)o->updates;
-    adamw k = {.b1 = (float)config->beta1,
-               .b2 = (float)config->beta2,
-               .c1 = (float)(1 - config->beta1),
-               .c2 = (float)(1 - config->beta2),
-               .lr = (float)lr,
-               .eps = (float)config->eps,
-               .scale = (float)scale,
-               .inv1 = (float)(1 / (1 - pow(config->beta1, t))),
-               .inv2 = (float)(1 / (1 - pow(config->beta2, t)))};
+    k2_adamw k = {.lr = (float)lr,
+                  .beta1 = (float)config->beta1,
+                  .beta2 = (float)config->beta2,
+                  .eps = (float)config->eps,
+                  .grad_scale = (float)scale,
+                  .correct1 = (float)(1 / (1 - pow(config->beta1, t))),
+                  .correct2 = (float)(1 / (1 - pow(config->beta2, t)))};
     for (size_t s = 0; s < span_count; s++) {
         uint64_t begin = K2_MAX(spans[s].begin, o->begin), end = K2_MIN(spans[s].end, o->end);
         if (begin >= end || !spans[s].trained) continue;
         k.decay = spans[s].decays ? (float)config->weight_decay : 0;
         uint64_t at = begin - o->begin;
-        adamw_run(&k, params + begin, o->m + at, o->v + at, grad + at, end - begin);
+        k2_kern_adamw(&k, end - begin, grad + at, params + begin, o->m + at, o->v + at);
     }
 }
 

@@ -14,8 +14,7 @@
 typedef struct k2i_optim_span {
     uint64_t begin, end;
     bool trained; /* false: the router's selection bias, which follows the load and has no gradient */
-    bool decays;  /* weight decay: matrices only. Norm gains, biases and the embedding are left alone: pulling a gain towards 0 or
-                   * a rare token's row towards nothing is no regularisation */
+    bool decays;  /* weight decay: matrices and embeddings. Norm gains are left alone: pulling a gain towards 0 is no regularisation */
 } k2i_optim_span;
 
 typedef struct k2i_optim_config {
@@ -38,7 +37,7 @@ void k2i_optim_reset(k2i_optim *o); /* as after init */
  *   sums[b] = sum of grad[i]^2 over i in block b;   norm = sqrt(sums[0] + sums[1] + ...), added in block order
  *
  * shapes   grad f32 [end - begin]; sums f64 [ceil((end - begin) / K2I_BLOCK)]
- * units    f64; inside a block eight sums run side by side over i mod 8 and are added in a fixed tree
+ * units    f64; inside a block the sum is that of k2_kern_sumsq
  * errors   begin must be a multiple of K2I_BLOCK (asserted). NaN and infinity go through into the sum
  */
 void k2i_norm_blocks(const float *grad, uint64_t begin, uint64_t end, double *sums);
@@ -46,8 +45,7 @@ uint64_t k2i_norm_block_count(uint64_t begin, uint64_t end);
 
 /* k2i_optim_apply - one AdamW update of this shard's parameters, in place.
  *
- *   g = scale * grad;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
- *   p = p - lr * (m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + weight_decay * p)
+ *   as k2_kern_adamw states it, with grad_scale = scale and the powers of beta computed here in f64
  *
  * shapes   params f32, the whole flat vector; grad f32 [end - begin]; spans cover the flat vector
  * keeps    t counts up by one; parameters that are not trained keep their bits and their moments stay 0
