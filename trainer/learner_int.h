@@ -1,0 +1,138 @@
+/* learner - the model in training: parameters, gradient lanes, this rank's optimizer shard, and one update made of them all.
+ *
+ * Nouns: a *pass* is a list of sequences, packed into micro-batches, with the loss to take over them; a *lane* is one gradient sum:
+ * micro-batch m belongs to lane m % lanes, and each lane adds its micro-batches in order. Ranks own equal runs of lanes. A
+ * *replica* is a model on its own thread: lanes of one rank run side by side on replicas with equal parameters, because small
+ * models gain more from two independent forwards than from two threads inside one.
+ *
+ *     pass ──► lanes (fwd, loss, bwd) ──► sums gathered ──► finite? ──no──► skipped: nothing changes
+ *                                             │ yes
+ *          reduce-scatter in lane order ──► norm over blocks ──► AdamW on the shard ──► parameters all-gathered ──► router bias
+ *
+ * Every step of this has the same bits for any number of ranks, replicas and threads.
+ */
+#ifndef K2_TRAINER_LEARNER_INT_H
+#define K2_TRAINER_LEARNER_INT_H
+
+#include "common/base/base.h"
+#include "common/coll/coll.h"
+#include "common/model/model.h"
+#include "trainer/loss_int.h"
+#include "trainer/optim_int.h"
+#include "trainer/pack_int.h"
+
+#define K2I_REPLICAS_MAX       16u          /* lanes that one rank runs side by side */
+#define K2I_REPLICA_FLOATS_MAX (64u << 20)  /* above 256 MiB of parameters a second copy costs more than it brings */
+
+typedef struct k2i_learner_config {
+    k2_dims dims;
+    uint32_t threads;      /* of this rank, >= 1 */
+    uint32_t lanes;        /* of all ranks: a multiple of the ranks of `coll` */
+    uint32_t micro_tokens; /* most tokens of one micro-batch */
+    k2_coll *coll;         /* joined; stays the caller's and must outlive the learner */
+} k2i_learner_config;
+
+typedef struct k2i_learner k2i_learner;
+
+/* One sequence of rows+1 tokens: row t is fed tokens[t] and predicts tokens[t+1]; rows before `first` predict nothing of interest
+ * (they are the prompt). Its rows - first predictions stand at `at` in the pass's arrays. */
+typedef struct k2i_seq {
+    const int32_t *tokens;
+    uint32_t rows, first;
+    uint64_t at;
+    double advantage;
+} k2i_seq;
+
+/* What a prediction is to the loss. */
+enum {
+    K2I_USE_NONE = 0,   /* out of the loss */
+    K2I_USE_CURRENT = 1, /* drawn by the weights that the step starts from */
+    K2I_USE_OLDER = 2   /* drawn by earlier weights, and corrected for it */
+};
+
+/* Arrays are over predictions, for all sequences; a rank fills and reads those of its own lanes only. */
+typedef struct k2i_pass {
+    const k2i_loss_ops *ops;
+    k2i_loss_scale scale;
+    const k2i_seq *seqs;
+    const k2i_micro *micros;
+    uint32_t micro_count;
+    float *logp;            /* out */
+    const float *logp_old;  /* NULL: the log-probabilities of this very pass */
+    const float *rollout;   /* log-probabilities from the engine; NULL: none, and no correction */
+    const uint8_t *use;     /* K2I_USE_*; NULL: all current */
+    bool correct_current;   /* importance-correct tokens of the current version too */
+    double correction_max;
+} k2i_pass;
+
+/* Sums over a pass, all lanes of all ranks, in lane order: name, how two lanes combine. */
+#define K2I_SUMS(X)                                                                                     \
+    X(LOSS, ADD)                                                                                        \
+    X(TOKENS, ADD)     /* rows through the model */                                                     \
+    X(LOSS_TOKENS, ADD)                                                                                 \
+    X(ENTROPY, ADD)    /* over all predictions */                                                       \
+    X(PREDICTIONS, ADD)                                                                                 \
+    X(RATIO, ADD)      /* over loss tokens */                                                           \
+    X(RATIO_MIN, MIN)                                                                                   \
+    X(RATIO_MAX, MAX)                                                                                   \
+    X(CLIPPED, ADD)                                                                                     \
+    X(CURRENT, ADD)    /* predictions of the current version */                                         \
+    X(MISMATCH, ADD)   /* |old - rollout| over them */                                                  \
+    X(MISMATCH_MAX, MAX)                                                                                \
+    X(WEIGHT, ADD)     /* importance corrections over loss tokens */                                    \
+    X(BAD, MAX)        /* 1: something was NaN or infinite */
+
+enum {
+#define K2_X(name, op) K2I_SUM_##name,
+    K2I_SUMS(K2_X)
+#undef K2_X
+    K2I_SUM_COUNT
+};
+
+/* How to turn a gradient into new parameters. */
+typedef struct k2i_update {
+    k2i_optim_config optim;
+    double lr, clip_norm; /* clip_norm 0: no clipping */
+    double bias_rate;     /* step of the router's selection bias; 0: fixed */
+} k2i_update;
+
+typedef struct k2i_outcome {
+    double sums[K2I_SUM_COUNT];
+    double grad_norm;
+    bool skipped; /* something was NaN or infinite: parameters and moments are as before */
+} k2i_outcome;
+
+/* Bytes that k2i_learner_new takes for `ranks` ranks, this one's share. */
+uint64_t k2i_learner_bytes(const k2_dims *dims, uint32_t threads, uint32_t lanes, uint32_t ranks, uint32_t micro_tokens);
+
+/* k2i_learner_new - memory for everything; parameters are zero: k2_model_init or a checkpoint fills k2i_learner_params, and
+ * k2i_learner_params_changed makes them known.
+ *
+ * memory   freed by k2i_learner_free; nothing is allocated by the functions below
+ * errors   BAD_INPUT from k2_dims_check
+ * threads  one caller at a time; starts up to `threads` - 1 helpers
+ */
+k2_code k2i_learner_new(const k2i_learner_config *config, k2i_learner **out, k2_error *err);
+void k2i_learner_free(k2i_learner *l); /* NULL is fine */
+
+k2_model *k2i_learner_model(k2i_learner *l);
+float *k2i_learner_params(k2i_learner *l);
+void k2i_learner_params_changed(k2i_learner *l);
+k2i_optim *k2i_learner_optim(k2i_learner *l);
+/* Ranges of the flat vector that the ranks own. */
+const k2_coll_range *k2i_learner_ranges(const k2i_learner *l);
+k2_coll *k2i_learner_coll(const k2i_learner *l);
+/* Tokens that chose each expert in the last pass, all ranks: [moe layers, E]. */
+const double *k2i_learner_loads(const k2i_learner *l);
+
+/* Forward alone: fills pass->logp for this rank's lanes. No collective. */
+void k2i_learner_forward(k2i_learner *l, const k2i_pass *pass);
+
+/* k2i_learner_update - forward, backward and one optimizer update. A collective: all ranks call it with the same pass.
+ *
+ * errors   those of the collectives; parameters may then differ between ranks. NaN or infinity is no error: out->skipped
+ * tests    tests/unit/trainer/learner_test.c
+ */
+k2_code k2i_learner_update(k2i_learner *l, const k2i_pass *pass, const k2i_update *update, k2i_outcome *out, k2_error *err);
+
+#endif
