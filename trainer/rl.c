@@ -1,0 +1,322 @@
+/* rl - from a batch of trajectories to updates of the weights. See rl_int.h. */
+#include "trainer/rl_int.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef unsigned long long ull;
+
+/* A batch laid out for the learner. Trajectory i's predictions stand from seqs[i].at on in every per-prediction array. */
+typedef struct rl_step {
+    k2i_learner *l;
+    const k2_config *config;
+    uint32_t count, groups;
+    k2i_seq *seqs;         /* [count] */
+    uint32_t *group_start; /* [groups + 1] */
+    uint32_t *lengths;     /* [count] rows */
+    k2i_micro *micros;     /* [count] */
+    double *reward, *advantage;
+    float *logp, *old, *rollout;
+    uint8_t *use;
+    bool old_needed;
+    k2i_update update;
+    double first[K2I_SUM_COUNT]; /* sums of the first pass over the whole batch */
+    double loss, grad_norm, clipped, rows;
+    k2i_outcome last;
+    uint32_t updates;
+} rl_step;
+
+/* What an update may have spoilt before a later one of the same step met NaN. */
+typedef struct backup {
+    float *params, *m, *v;
+    uint64_t updates;
+} backup;
+
+k2_code k2i_rl_check(const k2_batch *batch, const k2_dims *dims, const k2_config *config, k2_error *err)
+{
+    for (uint32_t i = 0; i < batch->trajectories; i++) {
+        k2_batch_trajectory t;
+        k2_batch_get(batch, i, &t);
+        uint64_t tokens = (uint64_t)t.prompt_tokens + t.generated_tokens;
+        if (t.prompt_tokens == 0 || t.generated_tokens == 0)
+            return k2_error_set(err, K2_BAD_INPUT, "trajectory %llu: %u prompt and %u generated tokens, expected at least one of each",
+                                (ull)t.id, t.prompt_tokens, t.generated_tokens);
+        if (tokens > dims->max_position_embeddings || tokens - 1 > config->trainer_micro_tokens)
+            return k2_error_set(err, K2_LIMIT,
+                                "trajectory %llu: %llu tokens, expected at most %u (max_position_embeddings) and %llu "
+                                "(trainer.micro_tokens)",
+                                (ull)t.id, (ull)tokens, dims->max_position_embeddings, (ull)config->trainer_micro_tokens + 1);
+        for (uint64_t k = 0; k < tokens; k++)
+            if (t.tokens[k] < 0 || (uint32_t)t.tokens[k] >= dims->vocab_size)
+                return k2_error_set(err, K2_BAD_INPUT, "trajectory %llu: token %d at %llu, expected 0 to %u", (ull)t.id,
+                                    t.tokens[k], (ull)k, dims->vocab_size - 1);
+        for (uint32_t k = 0; k < t.generated_tokens; k++)
+            if (t.versions[k] >= batch->step)
+                return k2_error_set(err, K2_BAD_INPUT, "trajectory %llu: token of version %u at %u, expected at most %llu", (ull)t.id,
+                                    t.versions[k], k, (ull)batch->step - 1);
+    }
+    return K2_OK;
+}
+
+/* ---- laying out ---- */
+
+static void trajectory_lay(rl_step *s, const k2_batch *batch, const k2_batch_trajectory *t, uint32_t i, uint64_t at)
+{
+    bool correct_old = strcmp(s->config->trainer_old_segments, "correct") == 0;
+    s->seqs[i] = (k2i_seq){
+        .tokens = t->tokens, .rows = t->prompt_tokens + t->generated_tokens - 1, .first = t->prompt_tokens - 1, .at = at};
+    s->lengths[i] = s->seqs[i].rows;
+    s->reward[i] = (double)t->reward;
+    memcpy(s->rollout + at, t->logps, t->generated_tokens * sizeof(float));
+    for (uint32_t k = 0; k < t->generated_tokens; k++)
+        s->use[at + k] = t->versions[k] + 1 == batch->step ? K2I_USE_CURRENT : correct_old ? K2I_USE_OLDER : K2I_USE_NONE;
+}
+
+static void batch_lay(rl_step *s, const k2_batch *batch)
+{
+    uint64_t at = 0, group = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        k2_batch_trajectory t;
+        k2_batch_get(batch, i, &t);
+        trajectory_lay(s, batch, &t, i, at);
+        if (i == 0 || t.group != group) s->group_start[s->groups++] = i;
+        group = t.group;
+        at += t.generated_tokens;
+    }
+    s->group_start[s->groups] = s->count;
+}
+
+static void advantages_fill(rl_step *s, const k2i_loss_ops *ops)
+{
+    for (uint32_t g = 0; g < s->groups; g++) {
+        uint32_t from = s->group_start[g], n = s->group_start[g + 1] - from;
+        ops->advantage(s->reward + from, n, s->advantage + from);
+        for (uint32_t i = from; i < from + n; i++) s->seqs[i].advantage = s->advantage[i];
+    }
+}
+
+static void step_begin(rl_step *s, k2i_learner *l, const k2_config *config, const k2_batch *batch)
+{
+    uint32_t n = batch->trajectories;
+    *s = (rl_step){.l = l, .config = config, .count = n};
+    s->seqs = k2_alloc_array(n, sizeof(*s->seqs));
+    s->group_start = k2_alloc_array((size_t)n + 1, sizeof(*s->group_start));
+    s->lengths = k2_alloc_array(n, sizeof(*s->lengths));
+    s->micros = k2_alloc_array(n, sizeof(*s->micros));
+    s->reward = k2_alloc_array(n, sizeof(*s->reward));
+    s->advantage = k2_alloc_array(n, sizeof(*s->advantage));
+    s->logp = k2_alloc_array(batch->generated, sizeof(float));
+    s->old = k2_alloc_array(batch->generated, sizeof(float));
+    s->rollout = k2_alloc_array(batch->generated, sizeof(float));
+    s->use = k2_alloc_array(batch->generated, 1);
+    k2i_schedule schedule = {.kind = k2i_schedule_find(config->trainer_schedule),
+                             .lr = config->trainer_lr,
+                             .lr_min = config->trainer_min_lr,
+                             .warmup = config->trainer_warmup_steps,
+                             .decay = config->trainer_decay_steps,
+                             .total = config->trainer_total_steps};
+    s->update = (k2i_update){.optim = {.beta1 = config->trainer_beta1,
+                                       .beta2 = config->trainer_beta2,
+                                       .eps = config->trainer_eps,
+                                       .weight_decay = config->trainer_weight_decay},
+                             .lr = k2i_schedule_lr(&schedule, batch->step),
+                             .clip_norm = config->trainer_clip_norm,
+                             .bias_rate = config->trainer_bias_update_rate};
+    batch_lay(s, batch);
+}
+
+static void step_end(rl_step *s)
+{
+    k2_free(s->use);
+    k2_free(s->rollout);
+    k2_free(s->old);
+    k2_free(s->logp);
+    k2_free(s->advantage);
+    k2_free(s->reward);
+    k2_free(s->micros);
+    k2_free(s->lengths);
+    k2_free(s->group_start);
+    k2_free(s->seqs);
+}
+
+/* ---- passes ---- */
+
+/* Trajectories of minibatch `part`, and its pass. False: not one token of it is in the loss. */
+static bool minibatch_plan(rl_step *s, const k2i_loss_ops *ops, uint64_t part, k2i_pass *pass)
+{
+    uint64_t parts = s->config->trainer_minibatches;
+    uint32_t from = s->group_start[part * s->groups / parts], to = s->group_start[(part + 1) * s->groups / parts], n = to - from;
+    k2_error err;
+    *pass = (k2i_pass){.ops = ops,
+                       .seqs = s->seqs + from,
+                       .micros = s->micros,
+                       .logp = s->logp,
+                       .logp_old = s->old_needed ? s->old : NULL,
+                       .rollout = s->rollout,
+                       .use = s->use,
+                       .correct_current = s->config->trainer_correction,
+                       .correction_max = s->config->trainer_correction_max};
+    k2_code code = k2i_pack(s->lengths + from, n, (uint32_t)s->config->trainer_micro_tokens,
+                            (uint32_t)s->config->trainer_grad_lanes, s->micros, &pass->micro_count, &err);
+    K2_ASSERT(code == K2_OK); /* k2i_rl_check has seen every length */
+    pass->scale = (k2i_loss_scale){.tau = s->config->trainer_tau,
+                                   .clip_low = s->config->trainer_clip_low,
+                                   .clip_high = s->config->trainer_clip_high,
+                                   .trajectories = n};
+    for (uint32_t i = from; i < to; i++)
+        for (uint32_t k = 0; k < s->seqs[i].rows - s->seqs[i].first; k++)
+            pass->scale.tokens += s->use[s->seqs[i].at + k] != K2I_USE_NONE;
+    return pass->scale.tokens > 0;
+}
+
+static uint64_t updates_planned(rl_step *s, const k2i_loss_ops *ops)
+{
+    uint64_t parts = 0;
+    k2i_pass pass;
+    for (uint64_t p = 0; p < s->config->trainer_minibatches; p++) parts += minibatch_plan(s, ops, p, &pass);
+    return parts * s->config->trainer_epochs;
+}
+
+static void old_fill(rl_step *s, const k2i_loss_ops *ops)
+{
+    k2i_pass pass;
+    for (uint64_t p = 0; p < s->config->trainer_minibatches; p++) {
+        if (!minibatch_plan(s, ops, p, &pass)) continue;
+        pass.logp = s->old;
+        k2i_learner_forward(s->l, &pass);
+    }
+}
+
+static void outcome_add(rl_step *s, const k2i_outcome *o, uint64_t epoch)
+{
+    for (int i = 0; i < K2I_SUM_COUNT && epoch == 0; i++)
+        s->first[i] = i == K2I_SUM_MISMATCH_MAX ? K2_MAX(s->first[i], o->sums[i]) : s->first[i] + o->sums[i];
+    s->loss += o->sums[K2I_SUM_LOSS];
+    s->grad_norm += o->grad_norm;
+    s->rows += o->sums[K2I_SUM_TOKENS];
+    s->last = *o;
+    s->updates++;
+}
+
+static k2_code passes_run(rl_step *s, const k2i_loss_ops *ops, bool *skipped, k2_error *err)
+{
+    k2i_pass pass;
+    for (uint64_t epoch = 0; epoch < s->config->trainer_epochs; epoch++)
+        for (uint64_t part = 0; part < s->config->trainer_minibatches; part++) {
+            k2i_outcome outcome;
+            if (!minibatch_plan(s, ops, part, &pass)) continue;
+            k2_code code = k2i_learner_update(s->l, &pass, &s->update, &outcome, err);
+            if (code != K2_OK) return code;
+            outcome_add(s, &outcome, epoch);
+            *skipped = outcome.skipped;
+            if (*skipped) return K2_OK;
+        }
+    return K2_OK;
+}
+
+/* ---- going back ---- */
+
+static void backup_take(backup *b, k2i_learner *l)
+{
+    k2i_optim *o = k2i_learner_optim(l);
+    size_t floats = k2_model_param_count(k2i_learner_model(l)), own = o->end - o->begin;
+    b->updates = o->updates;
+    b->params = k2_alloc_array(floats, sizeof(float));
+    b->m = k2_alloc_array(own, sizeof(float));
+    b->v = k2_alloc_array(own, sizeof(float));
+    memcpy(b->params, k2i_learner_params(l), floats * sizeof(float));
+    memcpy(b->m, o->m, own * sizeof(float));
+    memcpy(b->v, o->v, own * sizeof(float));
+}
+
+static void backup_restore(const backup *b, k2i_learner *l)
+{
+    k2i_optim *o = k2i_learner_optim(l);
+    size_t own = o->end - o->begin;
+    o->updates = b->updates;
+    memcpy(o->m, b->m, own * sizeof(float));
+    memcpy(o->v, b->v, own * sizeof(float));
+    memcpy(k2i_learner_params(l), b->params, k2_model_param_count(k2i_learner_model(l)) * sizeof(float));
+    k2i_learner_params_changed(l);
+}
+
+static void backup_drop(backup *b)
+{
+    k2_free(b->v);
+    k2_free(b->m);
+    k2_free(b->params);
+}
+
+/* ---- what it looked like ---- */
+
+static void rewards_report(const rl_step *s, k2i_metrics *m)
+{
+    double sum = 0, square = 0;
+    uint32_t flat = 0;
+    for (uint32_t i = 0; i < s->count; i++) sum += s->reward[i];
+    double mean = s->count > 0 ? sum / s->count : 0;
+    for (uint32_t i = 0; i < s->count; i++) square += (s->reward[i] - mean) * (s->reward[i] - mean);
+    for (uint32_t g = 0; g < s->groups; g++) {
+        bool equal = true;
+        for (uint32_t i = s->group_start[g] + 1; i < s->group_start[g + 1]; i++) equal &= s->reward[i] == s->reward[i - 1];
+        flat += equal;
+    }
+    k2i_metrics_set(m, "reward_mean", mean);
+    k2i_metrics_set(m, "reward_std", s->count > 0 ? sqrt(square / s->count) : 0);
+    k2i_metrics_set(m, "groups", s->groups);
+    k2i_metrics_set(m, "groups_flat", flat);
+}
+
+static double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+static void step_report(const rl_step *s, const k2_batch *batch, bool skipped, double seconds, k2i_metrics *m)
+{
+    const double *first = s->first, *last = s->last.sums;
+    bool ratios = last[K2I_SUM_LOSS_TOKENS] > 0;
+    k2i_metrics_set(m, "loss", share(s->loss, s->updates));
+    k2i_metrics_set(m, "grad_norm", share(s->grad_norm, s->updates));
+    k2i_metrics_set(m, "lr", s->update.lr);
+    k2i_metrics_set(m, "updates", skipped ? 0 : s->updates);
+    k2i_metrics_set(m, "skipped", skipped);
+    k2i_metrics_set(m, "tokens_loss", first[K2I_SUM_LOSS_TOKENS]);
+    k2i_metrics_set(m, "masked_tokens", (double)batch->generated - first[K2I_SUM_LOSS_TOKENS]);
+    k2i_metrics_set(m, "entropy", share(first[K2I_SUM_ENTROPY], first[K2I_SUM_PREDICTIONS]));
+    k2i_metrics_set(m, "mismatch_mean", share(first[K2I_SUM_MISMATCH], first[K2I_SUM_CURRENT]));
+    k2i_metrics_set(m, "mismatch_max", first[K2I_SUM_MISMATCH_MAX]);
+    k2i_metrics_set(m, "correction_mean", share(first[K2I_SUM_WEIGHT], first[K2I_SUM_LOSS_TOKENS]));
+    k2i_metrics_set(m, "ratio_mean", ratios ? last[K2I_SUM_RATIO] / last[K2I_SUM_LOSS_TOKENS] : 1);
+    k2i_metrics_set(m, "ratio_min", ratios ? last[K2I_SUM_RATIO_MIN] : 1);
+    k2i_metrics_set(m, "ratio_max", ratios ? last[K2I_SUM_RATIO_MAX] : 1);
+    k2i_metrics_set(m, "clip_share", share(last[K2I_SUM_CLIPPED], last[K2I_SUM_LOSS_TOKENS]));
+    rewards_report(s, m);
+    if (s->updates > 0) k2i_metrics_loads(m, s->l);
+    k2i_metrics_speed(m, s->rows, seconds);
+}
+
+k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *batch, k2i_metrics *metrics, bool *skipped,
+                    k2_error *err)
+{
+    const k2i_loss_ops *ops = k2i_loss_find(config->trainer_loss);
+    K2_ASSERT(ops && ops->needs_old);
+    uint64_t began = k2_now_ns();
+    rl_step s;
+    backup b = {0};
+    bool bad = false;
+    step_begin(&s, l, config, batch);
+    advantages_fill(&s, ops);
+    if (config->trainer_reset_optimizer) k2i_optim_reset(k2i_learner_optim(l));
+    s.old_needed = updates_planned(&s, ops) > 1;
+    if (s.old_needed) {
+        backup_take(&b, l);
+        old_fill(&s, ops);
+    }
+    k2_code code = passes_run(&s, ops, &bad, err);
+    if (code == K2_OK && bad && s.old_needed) backup_restore(&b, l);
+    if (code == K2_OK) {
+        step_report(&s, batch, bad, (double)(k2_now_ns() - began) / 1e9, metrics);
+        *skipped = bad;
+    }
+    backup_drop(&b);
+    step_end(&s);
+    return code;
+}

@@ -1,0 +1,31 @@
+/* rl - one step of reinforcement learning on a batch of scored trajectories. */
+#ifndef K2_TRAINER_RL_INT_H
+#define K2_TRAINER_RL_INT_H
+
+#include "common/config/config.h"
+#include "common/wire/batch.h"
+#include "trainer/learner_int.h"
+#include "trainer/metrics_int.h"
+
+/* k2i_rl_check - is this batch one that the model can be trained on?
+ *
+ * errors   BAD_INPUT or LIMIT, naming the trajectory: a token outside the vocabulary, no prompt or no answer, tokens of a version that
+ *          does not exist yet, a trajectory longer than the model's positions or than trainer.micro_tokens
+ * threads  pure: all ranks come to the same answer
+ */
+k2_code k2i_rl_check(const k2_batch *batch, const k2_dims *dims, const k2_config *config, k2_error *err);
+
+/* k2i_rl_step - train on a checked batch: trainer.epochs passes of trainer.minibatches updates each. A collective.
+ *
+ * Before the first of several updates the log-probabilities of pi_old are computed in a forward of their own; with a single update
+ * they are those of its forward. Minibatches are runs of whole groups in order of id, cut by number of groups. A minibatch
+ * without one token in the loss makes no update.
+ *
+ * keeps    on *skipped (NaN or infinity in any of its updates) parameters and optimizer are as before the step, bit for bit
+ * errors   those of k2i_learner_update
+ * tests    tests/unit/trainer/rl_test.c
+ */
+k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *batch, k2i_metrics *metrics, bool *skipped,
+                    k2_error *err);
+
+#endif
