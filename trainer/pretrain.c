@@ -1,0 +1,193 @@
+/* pretrain - next-token prediction on documents. See pretrain_int.h. */
+#include "trainer/pretrain_int.h"
+
+#include <string.h>
+
+#include "common/wire/batch.h"
+#include "trainer/sampler_int.h"
+
+struct k2i_pretrain {
+    const k2_config *config;
+    k2_idx *corpus;
+    k2i_sampler *sampler;
+    uint32_t batch, sequence;
+    k2i_window *windows; /* [batch] */
+    k2i_seq *seqs;       /* [batch] */
+    uint32_t *lengths;   /* [batch] */
+    k2i_micro *micros;   /* [batch] */
+    int32_t *tokens;     /* [batch, sequence + 1] */
+    float *logp;         /* [batch, sequence] */
+};
+
+static uint64_t document_length(void *arg, uint64_t document)
+{
+    const k2_idx *corpus = arg;
+    uint64_t first, end, tokens = 0;
+    k2_idx_document(corpus, document, &first, &end);
+    for (uint64_t s = first; s < end; s++) tokens += k2_idx_length(corpus, s);
+    return tokens;
+}
+
+/* Tokens [offset, offset + count) of a document, over the borders of its sequences. */
+static k2_code document_read(const k2_idx *corpus, uint64_t document, uint64_t offset, uint32_t count, int32_t *out, k2_error *err)
+{
+    uint64_t first, end;
+    k2_idx_document(corpus, document, &first, &end);
+    for (uint64_t s = first; s < end && count > 0; s++) {
+        uint32_t length = k2_idx_length(corpus, s);
+        if (offset >= length) {
+            offset -= length;
+            continue;
+        }
+        uint32_t n = (uint32_t)K2_MIN((uint64_t)count, length - offset);
+        k2_code code = k2_idx_read(corpus, s, (uint32_t)offset, n, out, err);
+        if (code != K2_OK) return code;
+        offset = 0;
+        out += n;
+        count -= n;
+    }
+    K2_ASSERT(count == 0);
+    return K2_OK;
+}
+
+static k2_code corpus_open(k2i_pretrain *p, const k2_dims *dims, k2_error *err)
+{
+    const k2_config *c = p->config;
+    if (p->sequence > c->trainer_micro_tokens || p->sequence > dims->max_position_embeddings)
+        return k2_error_set(err, K2_LIMIT,
+                            "pretrain.sequence_tokens: found %u, expected at most trainer.micro_tokens (%llu) and "
+                            "max_position_embeddings (%u)",
+                            p->sequence, (unsigned long long)c->trainer_micro_tokens, dims->max_position_embeddings);
+    k2_code code = k2_idx_open(c->data_corpus, &p->corpus, err);
+    if (code == K2_OK) code = k2_idx_check_vocab(p->corpus, dims->vocab_size, err);
+    if (code == K2_OK)
+        code = k2i_sampler_new(k2_idx_documents(p->corpus), document_length, p->corpus, p->sequence, c->seed, &p->sampler, err);
+    return code;
+}
+
+k2_code k2i_pretrain_open(const k2_config *config, const k2_dims *dims, k2i_pretrain **out, k2_error *err)
+{
+    k2i_pretrain *p = k2_alloc(sizeof(*p));
+    *p = (k2i_pretrain){.config = config,
+                        .batch = (uint32_t)config->pretrain_batch_sequences,
+                        .sequence = (uint32_t)config->pretrain_sequence_tokens};
+    k2_code code = corpus_open(p, dims, err);
+    if (code != K2_OK) {
+        k2i_pretrain_close(p);
+        return code;
+    }
+    p->windows = k2_alloc_array(p->batch, sizeof(*p->windows));
+    p->seqs = k2_alloc_array(p->batch, sizeof(*p->seqs));
+    p->lengths = k2_alloc_array(p->batch, sizeof(*p->lengths));
+    p->micros = k2_alloc_array(p->batch, sizeof(*p->micros));
+    p->tokens = k2_alloc_array((size_t)p->batch * (p->sequence + 1), sizeof(*p->tokens));
+    p->logp = k2_alloc_array((size_t)p->batch * p->sequence, sizeof(*p->logp));
+    *out = p;
+    return K2_OK;
+}
+
+void k2i_pretrain_close(k2i_pretrain *p)
+{
+    if (!p) return;
+    k2_free(p->logp);
+    k2_free(p->tokens);
+    k2_free(p->micros);
+    k2_free(p->lengths);
+    k2_free(p->seqs);
+    k2_free(p->windows);
+    k2i_sampler_free(p->sampler);
+    k2_idx_close(p->corpus);
+    k2_free(p);
+}
+
+uint64_t k2i_pretrain_bytes(const k2_config *config)
+{
+    return config->pretrain_batch_sequences * (config->pretrain_sequence_tokens * 8 + 128);
+}
+
+static k2_code batch_read(k2i_pretrain *p, uint64_t step, uint64_t *predictions, k2_error *err)
+{
+    int32_t *tokens = p->tokens;
+    *predictions = 0;
+    k2i_sampler_step(p->sampler, step, p->batch, p->windows);
+    for (uint32_t i = 0; i < p->batch; i++) {
+        const k2i_window *w = &p->windows[i];
+        k2_code code = document_read(p->corpus, w->document, w->offset, w->tokens + 1, tokens, err);
+        if (code != K2_OK) return code;
+        p->seqs[i] = (k2i_seq){.tokens = tokens, .rows = w->tokens, .at = *predictions};
+        p->lengths[i] = w->tokens;
+        tokens += w->tokens + 1;
+        *predictions += w->tokens;
+    }
+    return K2_OK;
+}
+
+static k2i_update update_make(const k2_config *c, uint64_t step)
+{
+    uint64_t decay = c->pretrain_decay_steps;
+    if (decay == 0 && c->pretrain_steps > c->pretrain_warmup_steps) decay = c->pretrain_steps - c->pretrain_warmup_steps;
+    k2i_schedule schedule = {.kind = k2i_schedule_find(c->pretrain_schedule),
+                             .lr = c->pretrain_lr,
+                             .lr_min = c->pretrain_min_lr,
+                             .warmup = c->pretrain_warmup_steps,
+                             .decay = decay,
+                             .total = c->pretrain_steps};
+    return (k2i_update){.optim = {.beta1 = c->trainer_beta1,
+                                  .beta2 = c->trainer_beta2,
+                                  .eps = c->trainer_eps,
+                                  .weight_decay = c->pretrain_weight_decay},
+                        .lr = k2i_schedule_lr(&schedule, step + 1),
+                        .clip_norm = c->pretrain_clip_norm,
+                        .bias_rate = c->trainer_bias_update_rate};
+}
+
+static void step_report(const k2i_outcome *o, const k2i_update *u, k2i_learner *l, double seconds, k2i_metrics *m)
+{
+    k2i_metrics_set(m, "loss", o->sums[K2I_SUM_LOSS]);
+    k2i_metrics_set(m, "grad_norm", o->grad_norm);
+    k2i_metrics_set(m, "lr", u->lr);
+    k2i_metrics_set(m, "entropy", o->sums[K2I_SUM_ENTROPY] / o->sums[K2I_SUM_PREDICTIONS]);
+    k2i_metrics_set(m, "skipped", o->skipped);
+    k2i_metrics_set(m, "tokens_loss", o->sums[K2I_SUM_LOSS_TOKENS]);
+    k2i_metrics_loads(m, l);
+    k2i_metrics_speed(m, o->sums[K2I_SUM_TOKENS], seconds);
+}
+
+k2_code k2i_pretrain_step(k2i_pretrain *p, k2i_learner *l, uint64_t step, k2i_metrics *metrics, bool *skipped, k2_error *err)
+{
+    uint64_t began = k2_now_ns(), predictions;
+    k2i_outcome outcome;
+    k2i_update update = update_make(p->config, step);
+    k2i_pass pass = {.ops = k2i_loss_find("cross_entropy"), .seqs = p->seqs, .micros = p->micros, .logp = p->logp};
+    k2_code code = batch_read(p, step, &predictions, err);
+    if (code == K2_OK)
+        code = k2i_pack(p->lengths, p->batch, (uint32_t)p->config->trainer_micro_tokens, (uint32_t)p->config->trainer_grad_lanes,
+                        p->micros, &pass.micro_count, err);
+    pass.scale = (k2i_loss_scale){.trajectories = p->batch, .tokens = predictions};
+    if (code == K2_OK) code = k2i_learner_update(l, &pass, &update, &outcome, err);
+    if (code != K2_OK) return code;
+    step_report(&outcome, &update, l, (double)(k2_now_ns() - began) / 1e9, metrics);
+    *skipped = outcome.skipped;
+    return K2_OK;
+}
+
+k2_code k2i_pretrain_encode(const k2i_pretrain *p, uint64_t step, k2_buf *out, k2_error *err)
+{
+    k2_batch_trajectory *list = k2_alloc_array(p->batch, sizeof(*list));
+    uint32_t *versions = k2_alloc_array(p->sequence, sizeof(*versions));
+    float *logps = k2_alloc_array(p->sequence, sizeof(*logps));
+    for (uint32_t i = 0; i < p->batch; i++)
+        list[i] = (k2_batch_trajectory){.id = i,
+                                        .group = i,
+                                        .prompt_tokens = 1,
+                                        .generated_tokens = p->seqs[i].rows,
+                                        .finish = K2_BATCH_LENGTH,
+                                        .tokens = p->seqs[i].tokens,
+                                        .logps = logps,
+                                        .versions = versions};
+    k2_code code = k2_batch_encode(step, list, p->batch, out, err);
+    k2_free(logps);
+    k2_free(versions);
+    k2_free(list);
+    return code;
+}

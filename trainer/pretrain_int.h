@@ -1,0 +1,35 @@
+/* pretrain - cross-entropy over a corpus in Megatron's layout, one step at a time. */
+#ifndef K2_TRAINER_PRETRAIN_INT_H
+#define K2_TRAINER_PRETRAIN_INT_H
+
+#include "common/config/config.h"
+#include "common/data/data.h"
+#include "trainer/learner_int.h"
+#include "trainer/metrics_int.h"
+
+typedef struct k2i_pretrain k2i_pretrain;
+
+/* k2i_pretrain_open - the corpus of config->data_corpus, checked against the model, and its order.
+ *
+ * memory   the corpus is mapped; k2i_pretrain_close frees the rest. config must outlive it
+ * errors   those of k2_idx_open and k2_idx_check_vocab; LIMIT where pretrain.sequence_tokens does not fit trainer.micro_tokens or the
+ *          model's positions
+ */
+k2_code k2i_pretrain_open(const k2_config *config, const k2_dims *dims, k2i_pretrain **out, k2_error *err);
+void k2i_pretrain_close(k2i_pretrain *p); /* NULL is fine */
+
+/* Bytes of its buffers, for the memory check. */
+uint64_t k2i_pretrain_bytes(const k2_config *config);
+
+/* k2i_pretrain_step - step number `step`, counted from 0. A collective.
+ *
+ * keeps    depends on (seed, step) and the parameters only: no state is carried from step to step
+ * errors   those of k2i_learner_update; BAD_INPUT from the corpus
+ * tests    tests/unit/trainer/pretrain_test.c
+ */
+k2_code k2i_pretrain_step(k2i_pretrain *p, k2i_learner *l, uint64_t step, k2i_metrics *metrics, bool *skipped, k2_error *err);
+
+/* The sequences of the last step as a batch (see common/wire/batch.h): first token as prompt, the rest as generated, log-probabilities 0. */
+k2_code k2i_pretrain_encode(const k2i_pretrain *p, uint64_t step, k2_buf *out, k2_error *err);
+
+#endif
