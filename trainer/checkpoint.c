@@ -1,0 +1,252 @@
+/* checkpoint - write, verify, read. See checkpoint_int.h. */
+#include "trainer/checkpoint_int.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FORMAT         "k2rl-trainer-1"
+#define PATH_BYTES     4352u /* a path of 4096 bytes and the name of a file in it */
+#define JSON_BYTES_MAX 65536u
+
+static const char *const moments_names[] = {
+    [K2I_MOMENTS_NONE] = "none", [K2I_MOMENTS_PRETRAIN] = "pretrain", [K2I_MOMENTS_TRAIN] = "train"};
+
+/* ---- slots ---- */
+
+k2i_slots k2i_slots_make(const k2_model_layout *layout, float *flat, const char *prefix)
+{
+    size_t prefix_bytes = strlen(prefix), stride = prefix_bytes + K2_PARAM_NAME_MAX;
+    k2i_slots s = {.count = layout->params_count};
+    s.slots = k2_alloc_array(s.count, sizeof(*s.slots));
+    s.names = k2_alloc_array(s.count, stride);
+    for (size_t i = 0; i < s.count; i++) {
+        const k2_param *p = &layout->params[i];
+        char *name = s.names + i * stride;
+        memcpy(name, prefix, prefix_bytes);
+        memcpy(name + prefix_bytes, p->name, K2_PARAM_NAME_MAX);
+        s.slots[i] = (k2_weights_slot){.name = name, .shape = p->shape, .data = flat + p->offset};
+    }
+    return s;
+}
+
+void k2i_slots_free(k2i_slots *s)
+{
+    k2_free(s->names);
+    k2_free(s->slots);
+    *s = (k2i_slots){0};
+}
+
+/* m and v one behind the other, in one list. */
+static k2i_slots moment_slots(const k2_model_layout *layout, float *m, float *v)
+{
+    k2i_slots a = k2i_slots_make(layout, m, "m."), b = k2i_slots_make(layout, v, "v.");
+    k2i_slots s = {.count = a.count + b.count};
+    size_t stride = K2_PARAM_NAME_MAX + 2;
+    s.slots = k2_alloc_array(s.count, sizeof(*s.slots));
+    s.names = k2_alloc_array(s.count, stride);
+    for (size_t i = 0; i < s.count; i++) {
+        s.slots[i] = i < a.count ? a.slots[i] : b.slots[i - a.count];
+        memcpy(s.names + i * stride, s.slots[i].name, stride);
+        s.slots[i].name = s.names + i * stride;
+    }
+    k2i_slots_free(&a);
+    k2i_slots_free(&b);
+    return s;
+}
+
+/* ---- trainer.json ---- */
+
+static void state_encode(const k2i_checkpoint *s, k2_buf *out)
+{
+    char weights[K2_DIGEST_HEX], optimizer[K2_DIGEST_HEX];
+    k2_digest_hex(s->weights, weights);
+    k2_digest_hex(s->optimizer, optimizer);
+    k2_buf_printf(out,
+                  "{\n  \"format\": \"" FORMAT "\",\n  \"step\": %llu,\n  \"pretrain_step\": %llu,\n  \"seed\": \"%llu\",\n"
+                  "  \"moments\": \"%s\",\n  \"updates\": %llu,\n  \"weights_digest\": \"%s\",\n  \"optimizer_digest\": \"%s\"\n}\n",
+                  (unsigned long long)s->step, (unsigned long long)s->pretrain_step, (unsigned long long)s->seed,
+                  moments_names[s->moments], (unsigned long long)s->updates, weights, optimizer);
+}
+
+static bool field_u64(const cJSON *root, const char *name, uint64_t *out)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(root, name);
+    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= 9007199254740992.0)) return false;
+    *out = (uint64_t)item->valuedouble;
+    return (double)*out == item->valuedouble;
+}
+
+static const char *field_text(const cJSON *root, const char *name)
+{
+    const char *text = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, name));
+    return text ? text : "";
+}
+
+static bool field_moments(const cJSON *root, k2i_moments *out)
+{
+    const char *text = field_text(root, "moments");
+    for (size_t i = 0; i < K2_COUNT(moments_names); i++) {
+        if (strcmp(text, moments_names[i]) != 0) continue;
+        *out = (k2i_moments)i;
+        return true;
+    }
+    return false;
+}
+
+/* The name of the first field that is missing or of a wrong type, NULL: all are well. */
+static const char *state_decode(const cJSON *root, k2i_checkpoint *s)
+{
+    if (strcmp(field_text(root, "format"), FORMAT) != 0) return "format";
+    if (!field_u64(root, "step", &s->step)) return "step";
+    if (!field_u64(root, "pretrain_step", &s->pretrain_step)) return "pretrain_step";
+    if (!k2_str_u64(field_text(root, "seed"), &s->seed)) return "seed";
+    if (!field_moments(root, &s->moments)) return "moments";
+    if (!field_u64(root, "updates", &s->updates)) return "updates";
+    if (!k2_digest_parse(field_text(root, "weights_digest"), &s->weights)) return "weights_digest";
+    if (!k2_digest_parse(field_text(root, "optimizer_digest"), &s->optimizer)) return "optimizer_digest";
+    return NULL;
+}
+
+k2_code k2i_checkpoint_peek(const char *dir, k2i_checkpoint *state, k2_error *err)
+{
+    char path[PATH_BYTES], *text;
+    size_t len;
+    snprintf(path, sizeof(path), "%s/trainer.json", dir);
+    k2_code code = k2_file_read(path, JSON_BYTES_MAX, &text, &len, err);
+    if (code != K2_OK) return code;
+    k2i_checkpoint found = {0};
+    cJSON *root = k2_json_fault(text, len, 8) ? NULL : cJSON_ParseWithLength(text, len);
+    const char *fault = root ? state_decode(root, &found) : NULL;
+    if (!root)
+        code = k2_error_set(err, K2_BAD_INPUT, "%s: not a JSON object", path);
+    else if (fault)
+        code = k2_error_set(err, K2_BAD_INPUT, "%s: %s: missing, or not what a checkpoint of this version holds", path, fault);
+    if (code == K2_OK) *state = found;
+    cJSON_Delete(root);
+    k2_free(text);
+    return code;
+}
+
+/* ---- writing ---- */
+
+static k2_code file_verify(const char *path, const k2i_slots *s, k2_error *err)
+{
+    k2_weights_file *f;
+    k2_code code = k2_weights_file_open(path, &f, err);
+    if (code != K2_OK) return code;
+    for (size_t i = 0; i < s->count && code == K2_OK; i++) {
+        const k2_weights_slot *slot = &s->slots[i];
+        const k2_weights_tensor *t = k2_weights_file_find(f, slot->name);
+        if (!t || !k2_shape_equal(&t->shape, &slot->shape) || memcmp(t->data, slot->data, t->bytes) != 0)
+            code = k2_error_set(err, K2_CORRUPT, "%s: %s: read back differently from what was written", path, slot->name);
+    }
+    k2_weights_file_close(f);
+    return code;
+}
+
+static k2_code files_write(const char *dir, const k2_dims *dims, const k2i_slots *weights, const k2i_slots *moments,
+                           k2i_checkpoint *state, k2_error *err)
+{
+    char path[PATH_BYTES];
+    k2_buf json;
+    k2_code code = k2_weights_dir_save(dir, dims, weights->slots, weights->count, err);
+    snprintf(path, sizeof(path), "%s/optimizer.safetensors", dir);
+    if (code == K2_OK) code = k2_weights_file_write(path, moments->slots, moments->count, err);
+    if (code == K2_OK) code = file_verify(path, moments, err);
+    snprintf(path, sizeof(path), "%s/model.safetensors", dir);
+    if (code == K2_OK) code = file_verify(path, weights, err);
+    if (code != K2_OK) return code;
+    state->weights = k2_weights_digest(weights->slots, weights->count);
+    state->optimizer = k2_weights_digest(moments->slots, moments->count);
+    k2_buf_init(&json, JSON_BYTES_MAX);
+    state_encode(state, &json);
+    snprintf(path, sizeof(path), "%s/trainer.json", dir);
+    code = k2_file_write_atomic(path, json.data, json.len, err);
+    k2_buf_fini(&json);
+    return code;
+}
+
+static k2_code parent_sync(const char *path, k2_error *err)
+{
+    char parent[PATH_BYTES];
+    snprintf(parent, sizeof(parent), "%s", path);
+    char *slash = strrchr(parent, '/');
+    if (slash) *(slash == parent ? slash + 1 : slash) = 0;
+    int fd = open(slash ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return k2_error_errno(err, errno, "%s", parent);
+    k2_code code = fsync(fd) == 0 ? K2_OK : k2_error_errno(err, errno, "%s", parent);
+    close(fd);
+    return code;
+}
+
+/* Where something stands already, the two swap names in one step, so that at no moment there is nothing. */
+static k2_code dir_place(const char *from, const char *to, k2_error *err)
+{
+    k2_code code = K2_OK;
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0 && rename(from, to) != 0)
+        code = k2_error_errno(err, errno, "%s", to);
+    if (code == K2_OK) code = parent_sync(to, err);
+    return code;
+}
+
+k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_model_layout *layout, float *params, float *m, float *v,
+                             k2i_checkpoint *state, k2_error *err)
+{
+    char temp[PATH_BYTES];
+    k2i_slots weights = k2i_slots_make(layout, params, ""), moments = moment_slots(layout, m, v);
+    snprintf(temp, sizeof(temp), "%s.tmp", dir);
+    k2_code code = k2_dir_remove(temp, err);
+    if (code == K2_OK) code = k2_dir_make(temp, err);
+    if (code == K2_OK) code = files_write(temp, dims, &weights, &moments, state, err);
+    if (code == K2_OK) code = dir_place(temp, dir, err);
+    (void)k2_dir_remove(temp, NULL); /* what stood there before, or what did not come to be */
+    k2i_slots_free(&moments);
+    k2i_slots_free(&weights);
+    return code;
+}
+
+/* ---- reading ---- */
+
+static k2_code moments_read(const char *path, const k2i_slots *s, k2_error *err)
+{
+    k2_weights_file *f;
+    k2_code code = k2_weights_file_open(path, &f, err);
+    if (code != K2_OK) return code;
+    if (k2_weights_file_count(f) != s->count)
+        code = k2_error_set(err, K2_BAD_INPUT, "%s: %zu tensors, expected %zu", path, k2_weights_file_count(f), s->count);
+    for (size_t i = 0; i < s->count && code == K2_OK; i++) {
+        const k2_weights_tensor *t = k2_weights_file_find(f, s->slots[i].name);
+        if (!t || !k2_shape_equal(&t->shape, &s->slots[i].shape))
+            code = k2_error_set(err, K2_BAD_INPUT, "%s: %s: %s", path, s->slots[i].name, t ? "another shape" : "missing");
+        else
+            code = k2_weights_tensor_f32(t, s->slots[i].data, err);
+    }
+    k2_weights_file_close(f);
+    return code;
+}
+
+k2_code k2i_checkpoint_read(const char *dir, const k2_model_layout *layout, float *params, float *m, float *v,
+                            k2i_checkpoint *state, k2_error *err)
+{
+    char path[PATH_BYTES];
+    k2i_checkpoint found;
+    k2_code code = k2i_checkpoint_peek(dir, &found, err);
+    if (code != K2_OK) return code;
+    k2i_slots weights = k2i_slots_make(layout, params, ""), moments = moment_slots(layout, m, v);
+    snprintf(path, sizeof(path), "%s/optimizer.safetensors", dir);
+    code = k2_weights_dir_load(dir, weights.slots, weights.count, err);
+    if (code == K2_OK) code = moments_read(path, &moments, err);
+    if (code == K2_OK && !k2_digest_equal(k2_weights_digest(weights.slots, weights.count), found.weights))
+        code = k2_error_set(err, K2_CORRUPT, "%s/model.safetensors: its digest is not the one in trainer.json", dir);
+    if (code == K2_OK && !k2_digest_equal(k2_weights_digest(moments.slots, moments.count), found.optimizer))
+        code = k2_error_set(err, K2_CORRUPT, "%s: its digest is not the one in trainer.json", path);
+    if (code == K2_OK) *state = found;
+    k2i_slots_free(&moments);
+    k2i_slots_free(&weights);
+    return code;
+}

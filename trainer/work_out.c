@@ -1,0 +1,131 @@
+/* work_out - what leaves the trainer: published weights, checkpoints; and how much memory all of it takes. See work_int.h. */
+#include "trainer/work_int.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- PUBLISH ---- */
+
+static k2_code segment_publish(k2i_work *w, const k2i_slots *s, uint64_t version, k2i_result *out)
+{
+    k2_weights_manifest *manifest;
+    k2_weights_segment header;
+    k2_xfer_segment *segment;
+    uint32_t chunk = (uint32_t)K2_MIN(w->config.xfer_chunk_bytes / 4096 * 4096, (uint64_t)K2_WEIGHTS_CHUNK_BYTES_MAX);
+    k2_code code = k2_weights_manifest_plan(s->slots, s->count, version, chunk, &manifest, &out->error);
+    if (code != K2_OK) return code;
+    uint64_t bytes = k2_weights_segment_plan(manifest, &header);
+    code = k2_xfer_segment_create(w->xfer, bytes, &segment, &out->error);
+    if (code == K2_OK) {
+        k2_weights_segment_fill(manifest, s->slots, s->count, k2_xfer_segment_memory(segment), bytes);
+        k2_xfer_segment_destroy(w->published[1]); /* two versions ago: nobody is still to read it */
+        w->published[1] = w->published[0];
+        w->published[0] = segment;
+        snprintf(out->locator, sizeof(out->locator), "%s", k2_xfer_segment_locator(segment));
+        out->has_locator = true;
+        out->bytes = bytes;
+        out->digest = manifest->digest;
+    }
+    k2_weights_manifest_free(manifest);
+    return code;
+}
+
+/* No collective: ranks that do not publish still say what they hold, so that the master sees them agree. */
+void k2i_work_publish(k2i_work *w, uint64_t version, k2i_result *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->unchanged = true;
+    out->version = version;
+    k2i_slots s = k2i_slots_make(k2_model_layout_of(k2i_learner_model(w->learner)), k2i_learner_params(w->learner), "");
+    if (w->rank == 0)
+        (void)segment_publish(w, &s, version, out);
+    else
+        out->digest = k2_weights_digest(s.slots, s.count);
+    k2i_slots_free(&s);
+}
+
+/* ---- SAVE ---- */
+
+static uint64_t dir_bytes(const k2_model_layout *layout) { return 3 * layout->floats * sizeof(float); }
+
+/* Moments of all ranks in one vector; elements in no rank's range do not exist. */
+static k2_code moments_gather(k2i_work *w, const float *own, float *all, k2_error *err)
+{
+    const k2i_optim *o = k2i_learner_optim(w->learner);
+    memcpy(all + o->begin, own, (o->end - o->begin) * sizeof(float));
+    uint64_t floats = k2_model_param_count(k2i_learner_model(w->learner));
+    return k2_coll_all_gather(w->coll, all, sizeof(float), floats, k2i_learner_ranges(w->learner), err);
+}
+
+void k2i_work_save(k2i_work *w, const char *dir, uint64_t step, k2i_result *out)
+{
+    memset(out, 0, sizeof(*out));
+    const k2_model_layout *layout = k2_model_layout_of(k2i_learner_model(w->learner));
+    const k2i_optim *o = k2i_learner_optim(w->learner);
+    float *m = k2_alloc_array(layout->floats, sizeof(float)), *v = k2_alloc_array(layout->floats, sizeof(float));
+    k2i_checkpoint state = {.step = w->step,
+                            .pretrain_step = w->pretrain_step,
+                            .updates = o->updates,
+                            .moments = w->moments,
+                            .seed = w->config.seed};
+    k2_code code = moments_gather(w, o->m, m, &out->error);
+    if (code == K2_OK) code = moments_gather(w, o->v, v, &out->error);
+    out->unchanged = code == K2_OK; /* a full disk costs a checkpoint, not the training */
+    if (code == K2_OK && w->rank == 0) {
+        code = k2i_checkpoint_write(dir, &w->dims, layout, k2i_learner_params(w->learner), m, v, &state, &out->error);
+        out->digest = state.weights;
+        out->bytes = dir_bytes(layout);
+    }
+    out->version = step;
+    k2_free(v);
+    k2_free(m);
+}
+
+/* ---- memory ---- */
+
+uint32_t k2i_threads(const k2_config *config)
+{
+    if (config->trainer_threads > 0) return (uint32_t)K2_MIN(config->trainer_threads, (uint64_t)K2_TEAM_THREADS_MAX);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    uint64_t each = (uint64_t)K2_MAX(cores, 1l) / config->trainer_ranks;
+    return (uint32_t)K2_MIN(K2_MAX(each, 1ull), (uint64_t)K2_TEAM_THREADS_MAX);
+}
+
+uint64_t k2i_memory_needed(const k2_config *config, const k2_dims *dims, uint32_t ranks)
+{
+    k2_model_layout *layout = k2_model_layout_new(dims);
+    uint64_t vector = layout->floats * sizeof(float);
+    k2_model_layout_free(layout);
+    bool goes_back = config->trainer_epochs * config->trainer_minibatches > 1;
+    uint64_t bytes = k2i_learner_bytes(dims, k2i_threads(config), (uint32_t)config->trainer_grad_lanes, ranks,
+                                       (uint32_t)config->trainer_micro_tokens);
+    bytes += 2 * vector;                      /* two published versions (of which only rank 0 has any) */
+    bytes += 2 * vector;                      /* moments gathered for a checkpoint */
+    bytes += goes_back ? 3 * vector : 0;      /* what a step of several updates goes back to */
+    bytes += ranks > 1 ? 2ull * (8u << 20) : 0; /* staging of collectives, at their default size */
+    bytes += config->pretrain_steps > 0 ? k2i_pretrain_bytes(config) : 0;
+    uint64_t answers = config->rollout_groups * config->rollout_group_size * config->rollout_max_tokens;
+    bytes += strcmp(config->mode, "pretrain") == 0 ? 0 : answers * 32; /* a batch, and what is computed for each of its tokens */
+    return bytes;
+}
+
+/* A control group's limit: a number, or "max". Absent outside of control groups. */
+static uint64_t limit_read(const char *path)
+{
+    char *text;
+    size_t len;
+    uint64_t limit = UINT64_MAX;
+    if (k2_file_read(path, 64, &text, &len, NULL) != K2_OK) return UINT64_MAX;
+    text[strcspn(text, "\n")] = 0;
+    if (!k2_str_u64(text, &limit)) limit = UINT64_MAX;
+    k2_free(text);
+    return limit;
+}
+
+uint64_t k2i_memory_machine(void)
+{
+    uint64_t machine = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t v2 = limit_read("/sys/fs/cgroup/memory.max"), v1 = limit_read("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+    return K2_MIN(machine, K2_MIN(v1, v2));
+}
