@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #define FORMAT         "k2rl-trainer-1"
-#define PATH_BYTES     4352u /* a path of 4096 bytes and the name of a file in it */
 #define JSON_BYTES_MAX 65536u
 
 static const char *const moments_names[] = {
@@ -66,11 +65,12 @@ static void state_encode(const k2i_checkpoint *s, k2_buf *out)
     char weights[K2_DIGEST_HEX], optimizer[K2_DIGEST_HEX];
     k2_digest_hex(s->weights, weights);
     k2_digest_hex(s->optimizer, optimizer);
-    k2_buf_printf(out,
-                  "{\n  \"format\": \"" FORMAT "\",\n  \"step\": %llu,\n  \"pretrain_step\": %llu,\n  \"seed\": \"%llu\",\n"
-                  "  \"moments\": \"%s\",\n  \"updates\": %llu,\n  \"weights_digest\": \"%s\",\n  \"optimizer_digest\": \"%s\"\n}\n",
-                  (unsigned long long)s->step, (unsigned long long)s->pretrain_step, (unsigned long long)s->seed,
-                  moments_names[s->moments], (unsigned long long)s->updates, weights, optimizer);
+    k2_buf_printf(
+        out,
+        "{\n  \"format\": \"" FORMAT "\",\n  \"step\": %llu,\n  \"pretrain_step\": %llu,\n  \"seed\": \"%llu\",\n"
+        "  \"moments\": \"%s\",\n  \"updates\": %llu,\n  \"weights_digest\": \"%s\",\n  \"optimizer_digest\": \"%s\"\n}\n",
+        (unsigned long long)s->step, (unsigned long long)s->pretrain_step, (unsigned long long)s->seed,
+        moments_names[s->moments], (unsigned long long)s->updates, weights, optimizer);
 }
 
 static bool field_u64(const cJSON *root, const char *name, uint64_t *out)
@@ -112,26 +112,33 @@ static const char *state_decode(const cJSON *root, k2i_checkpoint *s)
     return NULL;
 }
 
-k2_code k2i_checkpoint_peek(const char *dir, k2i_checkpoint *state, k2_error *err)
+static k2_code state_parse(const char *path, const char *text, size_t len, k2i_checkpoint *out, k2_error *err)
 {
-    char path[PATH_BYTES], *text;
-    size_t len;
-    snprintf(path, sizeof(path), "%s/trainer.json", dir);
-    k2_code code = k2_file_read(path, JSON_BYTES_MAX, &text, &len, err);
-    if (code != K2_OK) return code;
     k2i_checkpoint found = {0};
+    k2_code code = K2_OK;
     cJSON *root = k2_json_fault(text, len, 8) ? NULL : cJSON_ParseWithLength(text, len);
     const char *fault = root ? state_decode(root, &found) : NULL;
     if (!root)
         code = k2_error_set(err, K2_BAD_INPUT, "%s: not a JSON object", path);
     else if (fault)
         code = k2_error_set(err, K2_BAD_INPUT, "%s: %s: missing, or not what a checkpoint of this version holds", path, fault);
-    if (code == K2_OK) *state = found;
+    if (code == K2_OK) *out = found;
     cJSON_Delete(root);
-    k2_free(text);
     return code;
 }
 
+k2_code k2i_checkpoint_peek(const char *dir, k2i_checkpoint *state, k2_error *err)
+{
+    char *path = k2_asprintf("%s/trainer.json", dir), *text;
+    size_t len;
+    k2_code code = k2_file_read(path, JSON_BYTES_MAX, &text, &len, err);
+    if (code == K2_OK) {
+        code = state_parse(path, text, len, state, err);
+        k2_free(text);
+    }
+    k2_free(path);
+    return code;
+}
 /* ---- writing ---- */
 
 static k2_code file_verify(const char *path, const k2i_slots *s, k2_error *err)
@@ -149,38 +156,47 @@ static k2_code file_verify(const char *path, const k2i_slots *s, k2_error *err)
     return code;
 }
 
-static k2_code files_write(const char *dir, const k2_dims *dims, const k2i_slots *weights, const k2i_slots *moments,
-                           k2i_checkpoint *state, k2_error *err)
+static k2_code weights_write(const char *dir, const k2_dims *dims, const k2i_slots *s, k2_digest *digest, k2_error *err)
 {
-    char path[PATH_BYTES];
+    char *path = k2_asprintf("%s/model.safetensors", dir);
+    k2_code code = k2_weights_dir_save(dir, dims, s->slots, s->count, err);
+    if (code == K2_OK) code = file_verify(path, s, err);
+    if (code == K2_OK) *digest = k2_weights_digest(s->slots, s->count);
+    k2_free(path);
+    return code;
+}
+
+static k2_code moments_write(const char *dir, const k2i_slots *s, k2_digest *digest, k2_error *err)
+{
+    char *path = k2_asprintf("%s/optimizer.safetensors", dir);
+    k2_code code = k2_weights_file_write(path, s->slots, s->count, err);
+    if (code == K2_OK) code = file_verify(path, s, err);
+    if (code == K2_OK) *digest = k2_weights_digest(s->slots, s->count);
+    k2_free(path);
+    return code;
+}
+
+static k2_code state_write(const char *dir, const k2i_checkpoint *state, k2_error *err)
+{
+    char *path = k2_asprintf("%s/trainer.json", dir);
     k2_buf json;
-    k2_code code = k2_weights_dir_save(dir, dims, weights->slots, weights->count, err);
-    snprintf(path, sizeof(path), "%s/optimizer.safetensors", dir);
-    if (code == K2_OK) code = k2_weights_file_write(path, moments->slots, moments->count, err);
-    if (code == K2_OK) code = file_verify(path, moments, err);
-    snprintf(path, sizeof(path), "%s/model.safetensors", dir);
-    if (code == K2_OK) code = file_verify(path, weights, err);
-    if (code != K2_OK) return code;
-    state->weights = k2_weights_digest(weights->slots, weights->count);
-    state->optimizer = k2_weights_digest(moments->slots, moments->count);
     k2_buf_init(&json, JSON_BYTES_MAX);
     state_encode(state, &json);
-    snprintf(path, sizeof(path), "%s/trainer.json", dir);
-    code = k2_file_write_atomic(path, json.data, json.len, err);
+    k2_code code = k2_file_write_atomic(path, json.data, json.len, err);
     k2_buf_fini(&json);
+    k2_free(path);
     return code;
 }
 
 static k2_code parent_sync(const char *path, k2_error *err)
 {
-    char parent[PATH_BYTES];
-    snprintf(parent, sizeof(parent), "%s", path);
-    char *slash = strrchr(parent, '/');
+    char *parent = k2_strdup(path), *slash = strrchr(parent, '/');
     if (slash) *(slash == parent ? slash + 1 : slash) = 0;
-    int fd = open(slash ? parent : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return k2_error_errno(err, errno, "%s", parent);
-    k2_code code = fsync(fd) == 0 ? K2_OK : k2_error_errno(err, errno, "%s", parent);
-    close(fd);
+    const char *dir = slash ? parent : ".";
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    k2_code code = fd >= 0 && fsync(fd) == 0 ? K2_OK : k2_error_errno(err, errno, "%s", dir);
+    if (fd >= 0) close(fd);
+    k2_free(parent);
     return code;
 }
 
@@ -194,19 +210,21 @@ static k2_code dir_place(const char *from, const char *to, k2_error *err)
     return code;
 }
 
-k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_model_layout *layout, float *params, float *m, float *v,
-                             k2i_checkpoint *state, k2_error *err)
+k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_model_layout *layout, float *params, float *m,
+                             float *v, k2i_checkpoint *state, k2_error *err)
 {
-    char temp[PATH_BYTES];
+    char *temp = k2_asprintf("%s.tmp", dir);
     k2i_slots weights = k2i_slots_make(layout, params, ""), moments = moment_slots(layout, m, v);
-    snprintf(temp, sizeof(temp), "%s.tmp", dir);
     k2_code code = k2_dir_remove(temp, err);
     if (code == K2_OK) code = k2_dir_make(temp, err);
-    if (code == K2_OK) code = files_write(temp, dims, &weights, &moments, state, err);
+    if (code == K2_OK) code = weights_write(temp, dims, &weights, &state->weights, err);
+    if (code == K2_OK) code = moments_write(temp, &moments, &state->optimizer, err);
+    if (code == K2_OK) code = state_write(temp, state, err);
     if (code == K2_OK) code = dir_place(temp, dir, err);
     (void)k2_dir_remove(temp, NULL); /* what stood there before, or what did not come to be */
     k2i_slots_free(&moments);
     k2i_slots_free(&weights);
+    k2_free(temp);
     return code;
 }
 
@@ -233,12 +251,11 @@ static k2_code moments_read(const char *path, const k2i_slots *s, k2_error *err)
 k2_code k2i_checkpoint_read(const char *dir, const k2_model_layout *layout, float *params, float *m, float *v,
                             k2i_checkpoint *state, k2_error *err)
 {
-    char path[PATH_BYTES];
     k2i_checkpoint found;
     k2_code code = k2i_checkpoint_peek(dir, &found, err);
     if (code != K2_OK) return code;
+    char *path = k2_asprintf("%s/optimizer.safetensors", dir);
     k2i_slots weights = k2i_slots_make(layout, params, ""), moments = moment_slots(layout, m, v);
-    snprintf(path, sizeof(path), "%s/optimizer.safetensors", dir);
     code = k2_weights_dir_load(dir, weights.slots, weights.count, err);
     if (code == K2_OK) code = moments_read(path, &moments, err);
     if (code == K2_OK && !k2_digest_equal(k2_weights_digest(weights.slots, weights.count), found.weights))
@@ -248,5 +265,6 @@ k2_code k2i_checkpoint_read(const char *dir, const k2_model_layout *layout, floa
     if (code == K2_OK) *state = found;
     k2i_slots_free(&moments);
     k2i_slots_free(&weights);
+    k2_free(path);
     return code;
 }

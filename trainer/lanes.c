@@ -59,7 +59,8 @@ static void loss_run(k2i_replica *r, const k2i_pass *pass, const k2i_seq *s, uin
     if (!k2_kern_finite(n, logp) || !k2_kern_finite(n, r->dlogp + at)) sums[K2I_SUM_BAD] = 1;
 }
 
-static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *micro, float *grads, double *sums, k2i_loss_sums *loss)
+static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *micro, float *grads, double *sums,
+                      k2i_loss_sums *loss)
 {
     const k2i_pass *pass = job->pass;
     k2_model_batch batch = micro_fill(r, pass, micro);
@@ -104,9 +105,18 @@ void k2i_lanes_run(k2i_learner *l, const k2i_pass *pass, bool train)
     k2_kern_team_run(l->team, l->lanes_local, lane_run, &job);
 }
 
-static void combine_ADD(double *to, double x) { *to += x; }
-static void combine_MIN(double *to, double x) { *to = x < *to ? x : *to; }
-static void combine_MAX(double *to, double x) { *to = x > *to ? x : *to; }
+static void combine_ADD(double *to, double x)
+{
+    *to += x;
+}
+static void combine_MIN(double *to, double x)
+{
+    *to = x < *to ? x : *to;
+}
+static void combine_MAX(double *to, double x)
+{
+    *to = x > *to ? x : *to;
+}
 
 void k2i_lanes_combine(k2i_learner *l, double sums[K2I_SUM_COUNT])
 {

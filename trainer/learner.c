@@ -143,16 +143,35 @@ uint64_t k2i_learner_bytes(const k2_dims *dims, uint32_t threads, uint32_t lanes
     uint64_t vector = layout->floats * sizeof(float), shard = vector / ranks + K2I_BLOCK * sizeof(float);
     k2_model_layout_free(layout);
     uint64_t replica = k2_model_bytes(dims) + k2_model_act_bytes(dims, threads / replicas, micro_tokens) + 28ull * micro_tokens;
-    uint64_t sums = (uint64_t)lanes * (K2I_SUM_COUNT + (uint64_t)k2_dims_moe_layers(dims) * dims->n_routed_experts) * sizeof(double);
+    uint64_t sums =
+        (uint64_t)lanes * (K2I_SUM_COUNT + (uint64_t)k2_dims_moe_layers(dims) * dims->n_routed_experts) * sizeof(double);
     return replicas * replica + local * vector + 3 * shard + sums; /* 3: summed gradient and two moments */
 }
 
-k2_model *k2i_learner_model(k2i_learner *l) { return l->replicas[0].model; }
-float *k2i_learner_params(k2i_learner *l) { return k2_model_params(l->replicas[0].model); }
-k2i_optim *k2i_learner_optim(k2i_learner *l) { return &l->optim; }
-const k2_coll_range *k2i_learner_ranges(const k2i_learner *l) { return l->ranges; }
-k2_coll *k2i_learner_coll(const k2i_learner *l) { return l->config.coll; }
-const double *k2i_learner_loads(const k2i_learner *l) { return l->loads; }
+k2_model *k2i_learner_model(k2i_learner *l)
+{
+    return l->replicas[0].model;
+}
+float *k2i_learner_params(k2i_learner *l)
+{
+    return k2_model_params(l->replicas[0].model);
+}
+k2i_optim *k2i_learner_optim(k2i_learner *l)
+{
+    return &l->optim;
+}
+const k2_coll_range *k2i_learner_ranges(const k2i_learner *l)
+{
+    return l->ranges;
+}
+k2_coll *k2i_learner_coll(const k2i_learner *l)
+{
+    return l->config.coll;
+}
+const double *k2i_learner_loads(const k2i_learner *l)
+{
+    return l->loads;
+}
 
 /* ---- one update ---- */
 
@@ -219,8 +238,8 @@ k2_code k2i_learner_update(k2i_learner *l, const k2i_pass *pass, const k2i_updat
     k2i_outcome o = {.skipped = true};
     k2_code code = sums_gather(l, o.sums, err);
     if (code == K2_OK && o.sums[K2I_SUM_BAD] == 0) {
-        code = k2_coll_reduce_scatter_lanes(l->config.coll, (const float *const *)l->grads, l->lanes_local, l->floats, l->ranges,
-                                            l->shard, err);
+        code = k2_coll_reduce_scatter_lanes(l->config.coll, (const float *const *)l->grads, l->lanes_local, l->floats,
+                                            l->ranges, l->shard, err);
         if (code == K2_OK) code = norm_compute(l, &o.grad_norm, err);
         o.skipped = isfinite(o.grad_norm) == 0;
     }

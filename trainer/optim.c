@@ -27,7 +27,10 @@ void k2i_optim_reset(k2i_optim *o)
     o->updates = 0;
 }
 
-uint64_t k2i_norm_block_count(uint64_t begin, uint64_t end) { return (end - begin + K2I_BLOCK - 1) / K2I_BLOCK; }
+uint64_t k2i_norm_block_count(uint64_t begin, uint64_t end)
+{
+    return (end - begin + K2I_BLOCK - 1) / K2I_BLOCK;
+}
 
 void k2i_norm_blocks(const float *grad, uint64_t begin, uint64_t end, double *sums)
 {

@@ -7,8 +7,8 @@ static k2_code lengths_check(const uint32_t *lengths, uint32_t n, uint32_t micro
     for (uint32_t i = 0; i < n; i++) {
         if (lengths[i] == 0) return k2_error_set(err, K2_BAD_INPUT, "sequence %u of the batch is empty", i);
         if (lengths[i] > micro_tokens)
-            return k2_error_set(err, K2_LIMIT, "sequence %u of the batch has %u tokens, trainer.micro_tokens is %u; raise it", i,
-                                lengths[i], micro_tokens);
+            return k2_error_set(err, K2_LIMIT, "sequence %u of the batch has %u tokens, trainer.micro_tokens is %u; raise it",
+                                i, lengths[i], micro_tokens);
         *total += lengths[i];
     }
     return K2_OK;

@@ -29,7 +29,8 @@ static uint64_t document_length(void *arg, uint64_t document)
 }
 
 /* Tokens [offset, offset + count) of a document, over the borders of its sequences. */
-static k2_code document_read(const k2_idx *corpus, uint64_t document, uint64_t offset, uint32_t count, int32_t *out, k2_error *err)
+static k2_code document_read(const k2_idx *corpus, uint64_t document, uint64_t offset, uint32_t count, int32_t *out,
+                             k2_error *err)
 {
     uint64_t first, end;
     k2_idx_document(corpus, document, &first, &end);
@@ -161,8 +162,8 @@ k2_code k2i_pretrain_step(k2i_pretrain *p, k2i_learner *l, uint64_t step, k2i_me
     k2i_pass pass = {.ops = k2i_loss_find("cross_entropy"), .seqs = p->seqs, .micros = p->micros, .logp = p->logp};
     k2_code code = batch_read(p, step, &predictions, err);
     if (code == K2_OK)
-        code = k2i_pack(p->lengths, p->batch, (uint32_t)p->config->trainer_micro_tokens, (uint32_t)p->config->trainer_grad_lanes,
-                        p->micros, &pass.micro_count, err);
+        code = k2i_pack(p->lengths, p->batch, (uint32_t)p->config->trainer_micro_tokens,
+                        (uint32_t)p->config->trainer_grad_lanes, p->micros, &pass.micro_count, err);
     pass.scale = (k2i_loss_scale){.trajectories = p->batch, .tokens = predictions};
     if (code == K2_OK) code = k2i_learner_update(l, &pass, &update, &outcome, err);
     if (code != K2_OK) return code;

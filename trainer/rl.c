@@ -39,8 +39,9 @@ k2_code k2i_rl_check(const k2_batch *batch, const k2_dims *dims, const k2_config
         k2_batch_get(batch, i, &t);
         uint64_t tokens = (uint64_t)t.prompt_tokens + t.generated_tokens;
         if (t.prompt_tokens == 0 || t.generated_tokens == 0)
-            return k2_error_set(err, K2_BAD_INPUT, "trajectory %llu: %u prompt and %u generated tokens, expected at least one of each",
-                                (ull)t.id, t.prompt_tokens, t.generated_tokens);
+            return k2_error_set(err, K2_BAD_INPUT,
+                                "trajectory %llu: %u prompt and %u generated tokens, expected at least one of each", (ull)t.id,
+                                t.prompt_tokens, t.generated_tokens);
         if (tokens > dims->max_position_embeddings || tokens - 1 > config->trainer_micro_tokens)
             return k2_error_set(err, K2_LIMIT,
                                 "trajectory %llu: %llu tokens, expected at most %u (max_position_embeddings) and %llu "
@@ -52,8 +53,8 @@ k2_code k2i_rl_check(const k2_batch *batch, const k2_dims *dims, const k2_config
                                     t.tokens[k], (ull)k, dims->vocab_size - 1);
         for (uint32_t k = 0; k < t.generated_tokens; k++)
             if (t.versions[k] >= batch->step)
-                return k2_error_set(err, K2_BAD_INPUT, "trajectory %llu: token of version %u at %u, expected at most %llu", (ull)t.id,
-                                    t.versions[k], k, (ull)batch->step - 1);
+                return k2_error_set(err, K2_BAD_INPUT, "trajectory %llu: token of version %u at %u, expected at most %llu",
+                                    (ull)t.id, t.versions[k], k, (ull)batch->step - 1);
     }
     return K2_OK;
 }
@@ -145,7 +146,8 @@ static void step_end(rl_step *s)
 static bool minibatch_plan(rl_step *s, const k2i_loss_ops *ops, uint64_t part, k2i_pass *pass)
 {
     uint64_t parts = s->config->trainer_minibatches;
-    uint32_t from = s->group_start[part * s->groups / parts], to = s->group_start[(part + 1) * s->groups / parts], n = to - from;
+    uint32_t from = s->group_start[part * s->groups / parts], to = s->group_start[(part + 1) * s->groups / parts],
+             n = to - from;
     k2_error err;
     *pass = (k2i_pass){.ops = ops,
                        .seqs = s->seqs + from,
@@ -267,7 +269,10 @@ static void rewards_report(const rl_step *s, k2i_metrics *m)
     k2i_metrics_set(m, "groups_flat", flat);
 }
 
-static double share(double part, double whole) { return whole > 0 ? part / whole : 0; }
+static double share(double part, double whole)
+{
+    return whole > 0 ? part / whole : 0;
+}
 
 static void step_report(const rl_step *s, const k2_batch *batch, bool skipped, double seconds, k2i_metrics *m)
 {

@@ -11,8 +11,8 @@ struct k2i_sampler {
 
 #define EPOCH_NONE UINT64_MAX
 
-k2_code k2i_sampler_new(uint64_t documents, uint64_t (*length)(void *arg, uint64_t document), void *arg, uint32_t sequence_tokens,
-                        uint64_t seed, k2i_sampler **out, k2_error *err)
+k2_code k2i_sampler_new(uint64_t documents, uint64_t (*length)(void *arg, uint64_t document), void *arg,
+                        uint32_t sequence_tokens, uint64_t seed, k2i_sampler **out, k2_error *err)
 {
     K2_ASSERT(sequence_tokens >= 1);
     k2i_sampler *s = k2_alloc(sizeof(*s));
@@ -51,7 +51,10 @@ void k2i_sampler_free(k2i_sampler *s)
     k2_free(s);
 }
 
-uint64_t k2i_sampler_windows(const k2i_sampler *s) { return s->windows; }
+uint64_t k2i_sampler_windows(const k2i_sampler *s)
+{
+    return s->windows;
+}
 
 /* Fisher-Yates from the identity, each draw by counter: any epoch's order can be made alone. */
 static void order_draw(k2i_sampler *s, uint64_t epoch)

@@ -31,8 +31,8 @@ static k2_code order_check(const k2i_trainer_core *c, const k2i_command *m, k2_e
     }
     if (c->phase != K2I_READY) return k2_error_set(err, K2_BAD_INPUT, "%s: expected after JOIN and INIT", name);
     if (m->kind == K2I_PRETRAIN && (m->from != c->pretrain_step || m->to <= m->from))
-        return k2_error_set(err, K2_BAD_INPUT, "PRETRAIN: found steps %llu to %llu, expected from %llu to a later one", (ull)m->from,
-                            (ull)m->to, (ull)c->pretrain_step);
+        return k2_error_set(err, K2_BAD_INPUT, "PRETRAIN: found steps %llu to %llu, expected from %llu to a later one",
+                            (ull)m->from, (ull)m->to, (ull)c->pretrain_step);
     if (m->kind == K2I_TRAIN && m->step != c->step + 1)
         return k2_error_set(err, K2_BAD_INPUT, "TRAIN: found step %llu, expected %llu", (ull)m->step, (ull)c->step + 1);
     if (m->kind == K2I_PUBLISH && m->step != c->step)

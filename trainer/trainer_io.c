@@ -49,9 +49,7 @@ static void work_run(void *arg)
         k2i_work_init(w, m->init.locators.items, m->init.locators.count, m->init.source, m->init.step, &io->result);
         break;
     case K2_MSG_PRETRAIN: k2i_work_pretrain(w, m->pretrain.from, m->pretrain.to, &io->result); break;
-    case K2_MSG_TRAIN:
-        k2i_work_train(w, m->train.step, m->train.locator, m->train.bytes, m->train.digest, &io->result);
-        break;
+    case K2_MSG_TRAIN: k2i_work_train(w, m->train.step, m->train.locator, m->train.bytes, m->train.digest, &io->result); break;
     case K2_MSG_PUBLISH: k2i_work_publish(w, m->publish.version, &io->result); break;
     case K2_MSG_SAVE: k2i_work_save(w, m->save.dir, m->save.step, &io->result); break;
     default: memset(&io->result, 0, sizeof(io->result)); break; /* STOP: nothing to do but to answer */

@@ -64,7 +64,8 @@ k2_code k2i_agree(k2i_work *w, k2_code own, bool *unchanged, k2_error *err)
     if (own != K2_OK) return own;
     for (uint32_t r = 0; r < w->ranks; r++)
         if (all[r] != K2_OK)
-            return k2_error_set(err, K2_AGAIN, "rank %u refused with %s; nothing was changed", r, k2_code_name((k2_code)all[r]));
+            return k2_error_set(err, K2_AGAIN, "rank %u refused with %s; nothing was changed", r,
+                                k2_code_name((k2_code)all[r]));
     return K2_OK;
 }
 
@@ -76,17 +77,17 @@ void k2i_moments_enter(k2i_work *w, k2i_moments phase)
 
 void k2i_bad_batch_keep(const k2i_work *w, const char *name, uint64_t step, const void *bytes, size_t n)
 {
-    char dir[K2_CONFIG_STR_MAX + 16], path[K2_CONFIG_STR_MAX + 64];
     k2_error err;
     if (w->rank != 0) return;
-    snprintf(dir, sizeof(dir), "%s/bad_batches", w->config.run_dir);
-    snprintf(path, sizeof(path), "%s/%s_%07llu.bin", dir, name, (ull)step);
+    char *dir = k2_asprintf("%s/bad_batches", w->config.run_dir), *path = k2_asprintf("%s/%s_%07llu.bin", dir, name, (ull)step);
     k2_code code = k2_dir_make(dir, &err);
     if (code == K2_OK) code = k2_file_write_atomic(path, bytes, n, &err);
     if (code == K2_OK)
         K2_LOG_WARN(w->log, "NaN or infinity: the step is skipped, its batch is kept step=%llu file=%s", (ull)step, path);
     else
         K2_LOG_ERROR(w->log, "NaN or infinity: the step is skipped, its batch is lost step=%llu: %s", (ull)step, err.text);
+    k2_free(path);
+    k2_free(dir);
 }
 
 /* ---- JOIN ---- */
@@ -97,7 +98,8 @@ void k2i_work_join(k2i_work *w, k2i_result *out)
     model_drop(w);
     k2_coll_close(w->coll);
     w->coll = NULL;
-    /* Locators carry a nonce, so groups formed at different times cannot meet, and the number of the group may stay the same. */
+    /* Locators carry a nonce, so groups formed at different times cannot meet, and the number of the group may stay the same.
+     */
     k2_coll_config config = {.xfer = w->ranks > 1 ? w->xfer : NULL,
                              .rank = w->rank,
                              .ranks = w->ranks,
@@ -112,13 +114,12 @@ void k2i_work_join(k2i_work *w, k2i_result *out)
 
 static k2_code dims_find(k2i_work *w, const char *source, k2_error *err)
 {
-    char path[K2_WEIGHTS_NAME_BYTES_MAX + 4096];
     bool fresh = strcmp(source, "fresh") == 0;
-    if (fresh && !w->config.model_dir[0])
-        snprintf(path, sizeof(path), "%s", w->config.model_config);
-    else
-        snprintf(path, sizeof(path), "%s/config.json", fresh ? w->config.model_dir : source);
-    return k2_weights_dims_load(path, &w->dims, err);
+    if (fresh && !w->config.model_dir[0]) return k2_weights_dims_load(w->config.model_config, &w->dims, err);
+    char *path = k2_asprintf("%s/config.json", fresh ? w->config.model_dir : source);
+    k2_code code = k2_weights_dims_load(path, &w->dims, err);
+    k2_free(path);
+    return code;
 }
 
 static k2_code memory_check(const k2i_work *w, k2_error *err)
@@ -126,10 +127,11 @@ static k2_code memory_check(const k2i_work *w, k2_error *err)
     uint64_t needed = k2i_memory_needed(&w->config, &w->dims, w->ranks), machine = k2i_memory_machine();
     uint64_t all = needed * w->ranks; /* ranks of one machine share it */
     if (all <= machine) return K2_OK;
-    return k2_error_set(err, K2_LIMIT,
-                        "the trainer needs %llu MiB (%u ranks of %llu MiB), this machine has %llu MiB: lower trainer.micro_tokens "
-                        "or trainer.grad_lanes, or take a smaller model",
-                        (ull)(all >> 20), w->ranks, (ull)(needed >> 20), (ull)(machine >> 20));
+    return k2_error_set(
+        err, K2_LIMIT,
+        "the trainer needs %llu MiB (%u ranks of %llu MiB), this machine has %llu MiB: lower trainer.micro_tokens "
+        "or trainer.grad_lanes, or take a smaller model",
+        (ull)(all >> 20), w->ranks, (ull)(needed >> 20), (ull)(machine >> 20));
 }
 
 static k2_code checkpoint_load(k2i_work *w, const char *source, uint64_t step, k2_error *err)

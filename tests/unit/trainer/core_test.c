@@ -72,11 +72,13 @@ static void test_order(void **state)
     (void)state;
     k2i_trainer_core c = {0};
     assert_refused(&c, (k2i_command){.id = 1, .kind = K2I_INIT}, K2_BAD_INPUT, "INIT: expected after JOIN");
-    assert_refused(&c, (k2i_command){.id = 1, .kind = K2I_TRAIN, .step = 1}, K2_BAD_INPUT, "TRAIN: expected after JOIN and INIT");
+    assert_refused(&c, (k2i_command){.id = 1, .kind = K2I_TRAIN, .step = 1}, K2_BAD_INPUT,
+                   "TRAIN: expected after JOIN and INIT");
     ready(&c);
     assert_refused(&c, (k2i_command){.id = 3, .kind = K2I_INIT}, K2_BAD_INPUT, "INIT: expected after JOIN");
     assert_refused(&c, (k2i_command){.id = 3, .kind = K2I_TRAIN, .step = 7}, K2_BAD_INPUT, "TRAIN: found step 7, expected 8");
-    assert_refused(&c, (k2i_command){.id = 3, .kind = K2I_PUBLISH, .step = 8}, K2_BAD_INPUT, "PUBLISH: found version 8, expected 7");
+    assert_refused(&c, (k2i_command){.id = 3, .kind = K2I_PUBLISH, .step = 8}, K2_BAD_INPUT,
+                   "PUBLISH: found version 8, expected 7");
     assert_refused(&c, (k2i_command){.id = 3, .kind = K2I_PRETRAIN, .from = 0, .to = 5}, K2_BAD_INPUT,
                    "PRETRAIN: found steps 0 to 5, expected from 100 to a later one");
     assert_refused(&c, (k2i_command){.id = 3, .kind = K2I_PRETRAIN, .from = 100, .to = 100}, K2_BAD_INPUT,
@@ -110,7 +112,8 @@ static void test_failures(void **state)
     assert_runs(&c, (k2i_command){.id = 4, .kind = K2I_TRAIN, .step = 8});
     command(&c, (k2i_command){.id = 5, .kind = K2I_TRAIN, .step = 9});
     finish(&c, K2_PEER_CLOSED, false); /* a rank died in mid-step */
-    assert_refused(&c, (k2i_command){.id = 6, .kind = K2I_TRAIN, .step = 9}, K2_BAD_INPUT, "TRAIN: expected after JOIN and INIT");
+    assert_refused(&c, (k2i_command){.id = 6, .kind = K2I_TRAIN, .step = 9}, K2_BAD_INPUT,
+                   "TRAIN: expected after JOIN and INIT");
     assert_runs(&c, (k2i_command){.id = 6, .kind = K2I_JOIN});
     assert_runs(&c, (k2i_command){.id = 7, .kind = K2I_INIT});
     assert_int_equal(c.phase, K2I_READY);

@@ -10,7 +10,7 @@
 
 #include "trainer/loss_int.h"
 
-#define TOKENS 12
+#define TOKENS       12
 #define TRAJECTORIES 4
 
 /* Two groups of two trajectories of 3 tokens. */
@@ -30,7 +30,8 @@ static void batch_fill(batch *b)
     memcpy(b->reward, rewards, sizeof(rewards));
 }
 
-static double batch_loss(const k2i_loss_ops *ops, const k2i_loss_scale *scale, const batch *b, float *dlogp, k2i_loss_sums *sums)
+static double batch_loss(const k2i_loss_ops *ops, const k2i_loss_scale *scale, const batch *b, float *dlogp,
+                         k2i_loss_sums *sums)
 {
     double advantage[TRAJECTORIES];
     ops->advantage(b->reward, 2, advantage);
@@ -47,7 +48,8 @@ static double batch_loss(const k2i_loss_ops *ops, const k2i_loss_scale *scale, c
     return sums->loss;
 }
 
-static const k2i_loss_scale test_scale = {.tau = 0.3, .clip_low = 0.1, .clip_high = 0.15, .trajectories = TRAJECTORIES, .tokens = 10};
+static const k2i_loss_scale test_scale = {
+    .tau = 0.3, .clip_low = 0.1, .clip_high = 0.15, .trajectories = TRAJECTORIES, .tokens = 10};
 
 static void check_differences(const char *name)
 {
@@ -90,8 +92,8 @@ static void test_cross_entropy_by_hand(void **state)
     assert_true(dlogp[0] == -0.5f && dlogp[1] == 0 && dlogp[2] == -0.5f);
 }
 
-/* Rewards 1 and 0, mean 1/2. D_0 = 0.5 + 0.25 = 0.75, residual 0.5 - 0.5*0.75 = 0.125; D_1 = 0, residual -0.5. With N = 2, tau = 0.5:
- * L = 1/2 (0.125^2 + 0.5^2) / (2 * 0.5). */
+/* Rewards 1 and 0, mean 1/2. D_0 = 0.5 + 0.25 = 0.75, residual 0.5 - 0.5*0.75 = 0.125; D_1 = 0, residual -0.5. With N = 2, tau
+ * = 0.5: L = 1/2 (0.125^2 + 0.5^2) / (2 * 0.5). */
 static void test_mirror_by_hand(void **state)
 {
     (void)state;
@@ -181,7 +183,8 @@ static void test_not_finite(void **state)
 static void test_exp(void **state)
 {
     (void)state;
-    assert_true(k2i_loss_exp(0) == 1 && k2i_loss_exp(-800) == 0 && isinf(k2i_loss_exp(800)) != 0 && isnan(k2i_loss_exp(NAN)) != 0);
+    assert_true(k2i_loss_exp(0) == 1 && k2i_loss_exp(-800) == 0 && isinf(k2i_loss_exp(800)) != 0 &&
+                isnan(k2i_loss_exp(NAN)) != 0);
     for (int i = -7000; i <= 7000; i++) {
         double x = i / 10.0 + 0.0123, expected = exp(x);
         assert_true(fabs(x) > 700 || fabs(k2i_loss_exp(x) - expected) <= 1e-15 * expected);
@@ -191,10 +194,10 @@ static void test_exp(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_differences),   cmocka_unit_test(test_cross_entropy_by_hand),
+        cmocka_unit_test(test_differences),    cmocka_unit_test(test_cross_entropy_by_hand),
         cmocka_unit_test(test_mirror_by_hand), cmocka_unit_test(test_grpo_by_hand),
-        cmocka_unit_test(test_group_of_one),  cmocka_unit_test(test_correction),
-        cmocka_unit_test(test_not_finite),    cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_group_of_one),   cmocka_unit_test(test_correction),
+        cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_exp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
