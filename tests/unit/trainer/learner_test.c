@@ -1,0 +1,161 @@
+/* Updates: the same bits for any ranks and threads, a loss that falls, and a NaN that changes nothing. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "tests/unit/trainer/fixture.h"
+
+enum { SEQS = 12, LONGEST = 16 };
+
+/* Sequences that count upwards: there is something to learn. */
+typedef struct text {
+    int32_t tokens[SEQS][LONGEST + 1];
+    k2i_seq seqs[SEQS];
+    uint32_t lengths[SEQS];
+    k2i_micro micros[SEQS];
+    float logp[SEQS * LONGEST];
+    k2i_pass pass;
+} text;
+
+static void text_fill(text *x, uint64_t step)
+{
+    k2_error err;
+    uint64_t at = 0;
+    for (uint32_t i = 0; i < SEQS; i++) {
+        uint32_t rows = 2 + (uint32_t)k2_rand_below(9, K2_STREAM_TEST, step, i, LONGEST - 2);
+        int32_t from = (int32_t)k2_rand_below(9, K2_STREAM_TEST, step, 100 + i, 20);
+        for (uint32_t t = 0; t <= rows; t++) x->tokens[i][t] = (from + (int32_t)t) % 40;
+        x->seqs[i] = (k2i_seq){.tokens = x->tokens[i], .rows = rows, .at = at};
+        x->lengths[i] = rows;
+        at += rows;
+    }
+    x->pass = (k2i_pass){.ops = k2i_loss_find("cross_entropy"),
+                         .scale = {.trajectories = SEQS, .tokens = at},
+                         .seqs = x->seqs,
+                         .micros = x->micros,
+                         .logp = x->logp};
+    K2_ASSERT(k2i_pack(x->lengths, SEQS, 32, 2, x->micros, &x->pass.micro_count, &err) == K2_OK);
+}
+
+static const k2i_update update = {
+    .optim = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.01}, .lr = 0.01, .clip_norm = 1, .bias_rate = 0.001};
+
+static double train(k2i_learner *l, uint64_t steps)
+{
+    text *x = k2_alloc(sizeof(*x));
+    k2i_outcome outcome;
+    k2_error err;
+    for (uint64_t s = 0; s < steps; s++) {
+        text_fill(x, s);
+        K2_ASSERT(k2i_learner_update(l, &x->pass, &update, &outcome, &err) == K2_OK && !outcome.skipped);
+    }
+    k2_free(x);
+    return outcome.sums[K2I_SUM_LOSS];
+}
+
+static void train_body(fixture_rank *r)
+{
+    const uint32_t *threads = r->arg;
+    k2i_learner *l = fixture_learner(r->coll, *threads, 32);
+    train(l, 3);
+    r->digest = fixture_digest(l);
+    k2i_learner_free(l);
+}
+
+static void test_same_bits(void **state)
+{
+    (void)state;
+    uint32_t one = 1, two = 2, three = 3;
+    k2_digest expected = fixture_run(1, train_body, &one);
+    assert_true(k2_digest_equal(expected, fixture_run(1, train_body, &two)));
+    assert_true(k2_digest_equal(expected, fixture_run(2, train_body, &one)));
+    assert_true(k2_digest_equal(expected, fixture_run(2, train_body, &three)));
+}
+
+static void learn_body(fixture_rank *r)
+{
+    k2i_learner *l = fixture_learner(r->coll, 1, 32);
+    double first = train(l, 1), last = train(l, 60);
+    K2_ASSERT(first > 3 && last < 0.5 * first);
+    k2i_learner_free(l);
+}
+
+static void test_learns(void **state)
+{
+    (void)state;
+    fixture_run(1, learn_body, NULL);
+}
+
+/* The bias moves by its rate, against the load; nothing else of the optimizer touches it. */
+static void bias_body(fixture_rank *r)
+{
+    k2i_learner *l = fixture_learner(r->coll, 1, 32);
+    const k2_param *p = k2_model_layout_find(k2_model_layout_of(k2i_learner_model(l)), "model.layers.1.mlp.gate.e_score_correction_bias");
+    train(l, 1);
+    double sum = 0;
+    for (uint32_t e = 0; e < 4; e++) sum += k2i_learner_loads(l)[e];
+    for (uint32_t e = 0; e < 4; e++) {
+        double load = k2i_learner_loads(l)[e], mean = sum / 4;
+        float expected = load < mean ? 0.001f : load > mean ? -0.001f : 0;
+        K2_ASSERT(k2i_learner_params(l)[p->offset + e] == expected);
+    }
+    K2_ASSERT(sum > 0 && k2i_learner_optim(l)->m[p->offset] == 0);
+    k2i_learner_free(l);
+}
+
+static void test_bias(void **state)
+{
+    (void)state;
+    fixture_run(1, bias_body, NULL);
+}
+
+static void nan_body(fixture_rank *r)
+{
+    k2i_learner *l = fixture_learner(r->coll, 1, 32);
+    train(l, 1);
+    text *x = k2_alloc(sizeof(*x));
+    text_fill(x, 7);
+    float *weight = &k2i_learner_params(l)[k2_model_layout_find(k2_model_layout_of(k2i_learner_model(l)), "model.norm.weight")->offset];
+    float held = *weight;
+    *weight = NAN;
+    k2i_learner_params_changed(l);
+    k2i_outcome outcome;
+    k2_error err;
+    k2_digest before = fixture_digest(l);
+    K2_ASSERT(k2i_learner_update(l, &x->pass, &update, &outcome, &err) == K2_OK);
+    K2_ASSERT(outcome.skipped && k2_digest_equal(before, fixture_digest(l)) && k2i_learner_optim(l)->updates == 1);
+    *weight = held;
+    k2i_learner_params_changed(l);
+    K2_ASSERT(k2i_learner_update(l, &x->pass, &update, &outcome, &err) == K2_OK && !outcome.skipped);
+    r->digest = fixture_digest(l);
+    k2_free(x);
+    k2i_learner_free(l);
+}
+
+static void test_nan_is_skipped(void **state)
+{
+    (void)state;
+    assert_true(k2_digest_equal(fixture_run(1, nan_body, NULL), fixture_run(2, nan_body, NULL)));
+}
+
+static void test_memory_is_known(void **state)
+{
+    (void)state;
+    k2_dims dims = fixture_dims();
+    uint64_t one = k2i_learner_bytes(&dims, 1, 2, 1, 64), two = k2i_learner_bytes(&dims, 1, 2, 2, 64);
+    assert_true(two < one);
+    assert_true(k2i_learner_bytes(&dims, 1, 2, 1, 1024) > one);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_learns),          cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_nan_is_skipped), cmocka_unit_test(test_memory_is_known),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
