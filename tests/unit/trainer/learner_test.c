@@ -94,7 +94,8 @@ static void test_learns(void **state)
 static void bias_body(fixture_rank *r)
 {
     k2i_learner *l = fixture_learner(r->coll, 1, 32);
-    const k2_param *p = k2_model_layout_find(k2_model_layout_of(k2i_learner_model(l)), "model.layers.1.mlp.gate.e_score_correction_bias");
+    const k2_param *p =
+        k2_model_layout_find(k2_model_layout_of(k2i_learner_model(l)), "model.layers.1.mlp.gate.e_score_correction_bias");
     train(l, 1);
     double sum = 0;
     for (uint32_t e = 0; e < 4; e++) sum += k2i_learner_loads(l)[e];
@@ -119,7 +120,8 @@ static void nan_body(fixture_rank *r)
     train(l, 1);
     text *x = k2_alloc(sizeof(*x));
     text_fill(x, 7);
-    float *weight = &k2i_learner_params(l)[k2_model_layout_find(k2_model_layout_of(k2i_learner_model(l)), "model.norm.weight")->offset];
+    float *weight =
+        &k2i_learner_params(l)[k2_model_layout_find(k2_model_layout_of(k2i_learner_model(l)), "model.norm.weight")->offset];
     float held = *weight;
     *weight = NAN;
     k2i_learner_params_changed(l);
@@ -154,7 +156,7 @@ static void test_memory_is_known(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits), cmocka_unit_test(test_learns),          cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_learns),          cmocka_unit_test(test_bias),
         cmocka_unit_test(test_nan_is_skipped), cmocka_unit_test(test_memory_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

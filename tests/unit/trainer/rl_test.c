@@ -13,9 +13,9 @@
 /* One step under a config; the metrics of the last run stay in `seen`. */
 typedef struct plan {
     k2_config config;
-    uint32_t old;            /* tokens of an older version at the head of each third trajectory */
-    float shift_old, shift;  /* added to the reported log-probabilities of older and current tokens */
-    bool exact;              /* report what this trainer itself computes */
+    uint32_t old;           /* tokens of an older version at the head of each third trajectory */
+    float shift_old, shift; /* added to the reported log-probabilities of older and current tokens */
+    bool exact;             /* report what this trainer itself computes */
 } plan;
 
 static k2i_metrics seen;
@@ -54,7 +54,8 @@ static void step_body(fixture_rank *r)
     k2i_learner *whole = fixture_learner(coll, 1, 48); /* a forward of all trajectories, whatever this rank's lanes are */
     if (p->exact) logps_exact(whole, b);
     for (uint32_t i = 0; i < FIXTURE_COUNT; i++)
-        for (uint32_t t = 0; t < b->list[i].generated_tokens; t++) b->logps[i][t] += b->versions[i][t] == 1 ? p->shift_old : p->shift;
+        for (uint32_t t = 0; t < b->list[i].generated_tokens; t++)
+            b->logps[i][t] += b->versions[i][t] == 1 ? p->shift_old : p->shift;
     fixture_batch_encode(b, 3);
     bool skipped = false;
     K2_ASSERT(k2i_rl_check(&b->batch, k2_model_dims(k2i_learner_model(l)), &p->config, &err) == K2_OK);
@@ -83,7 +84,10 @@ static k2_digest run(const plan *p)
     return one;
 }
 
-static plan plan_make(void) { return (plan){.config = fixture_config(), .exact = true}; }
+static plan plan_make(void)
+{
+    return (plan){.config = fixture_config(), .exact = true};
+}
 
 static void test_on_policy(void **state)
 {
@@ -208,8 +212,8 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_on_policy),         cmocka_unit_test(test_many_updates),
-        cmocka_unit_test(test_older_tokens),      cmocka_unit_test(test_correction_switch),
+        cmocka_unit_test(test_on_policy),          cmocka_unit_test(test_many_updates),
+        cmocka_unit_test(test_older_tokens),       cmocka_unit_test(test_correction_switch),
         cmocka_unit_test(test_bad_step_is_undone), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -132,7 +132,8 @@ static void pretrain(group *g, uint64_t from, uint64_t to)
     g->to = to;
     const k2i_result *r = order(g, PRETRAIN_TO);
     assert_ok(r);
-    assert_true(k2i_metrics_get(&r->metrics, "loss") > 0 && k2i_metrics_get(&r->metrics, "tokens") >= 6.0 * (double)(to - from));
+    assert_true(k2i_metrics_get(&r->metrics, "loss") > 0 &&
+                k2i_metrics_get(&r->metrics, "tokens") >= 6.0 * (double)(to - from));
     assert_true(k2i_metrics_get(&r->metrics, "skipped") == 0 && k2i_metrics_get(&r->metrics, "load_max_vio_max") >= 0);
 }
 
@@ -259,11 +260,12 @@ static void test_published_weights(void **state)
         k2_xfer_remote *remote;
         k2_weights_segment header;
         k2_weights_manifest *manifest;
-        assert_int_equal(k2_xfer_remote_open(xfer, g.members[0].result->locator, k2_now_ns() + K2_NS_PER_S, &remote, NULL), K2_OK);
+        assert_int_equal(k2_xfer_remote_open(xfer, g.members[0].result->locator, k2_now_ns() + K2_NS_PER_S, &remote, NULL),
+                         K2_OK);
         const unsigned char *bytes = k2_xfer_remote_map(remote);
         assert_int_equal(k2_weights_segment_decode(bytes, k2_xfer_remote_bytes(remote), &header, NULL), K2_OK);
-        assert_int_equal(k2_weights_manifest_decode((const char *)bytes + K2_WEIGHTS_SEGMENT_HEADER_BYTES, header.manifest_bytes,
-                                                    &manifest, NULL),
+        assert_int_equal(k2_weights_manifest_decode((const char *)bytes + K2_WEIGHTS_SEGMENT_HEADER_BYTES,
+                                                    header.manifest_bytes, &manifest, NULL),
                          K2_OK);
         assert_true(header.version == v && k2_digest_equal(manifest->digest, digest));
         assert_int_equal(k2_weights_manifest_verify(manifest, bytes + header.data_offset, NULL), K2_OK);
@@ -338,9 +340,8 @@ static void test_bad_batch_is_kept(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_do_not_matter), cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_damaged_batch),       cmocka_unit_test(test_published_weights),
-        cmocka_unit_test(test_bad_starts),          cmocka_unit_test(test_bad_batch_is_kept),
+        cmocka_unit_test(test_ranks_do_not_matter), cmocka_unit_test(test_resume),     cmocka_unit_test(test_damaged_batch),
+        cmocka_unit_test(test_published_weights),   cmocka_unit_test(test_bad_starts), cmocka_unit_test(test_bad_batch_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
