@@ -202,10 +202,11 @@ static k2_code others_parse(const parser *p, k2_error *err)
     if (!cJSON_IsString(type) ||
         (strcmp(type->valuestring, model_types[0]) != 0 && strcmp(type->valuestring, model_types[1]) != 0))
         return refuse(p, K2_UNSUPPORTED, "model_type", type, "\"deepseek_v3\" or \"kimi_k2\"", err);
-    if (d->n_routed_experts > 0) {
+    const bool moe = d->n_routed_experts > 0; /* then these two are needed; else they are kept where they are given */
+    if (moe || !absent(get(p->root, "routed_scaling_factor")))
         code = real_get(p, p->root, "", "routed_scaling_factor", &d->routed_scaling_factor, err);
-        if (code == K2_OK) code = truth_get(p, "norm_topk_prob", &d->norm_topk_prob, err);
-    }
+    if (code == K2_OK && (moe || !absent(get(p->root, "norm_topk_prob"))))
+        code = truth_get(p, "norm_topk_prob", &d->norm_topk_prob, err);
     if (code == K2_OK && !absent(get(p->root, "tie_word_embeddings")))
         code = truth_get(p, "tie_word_embeddings", &d->tie_word_embeddings, err);
     if (code == K2_OK) code = real_get(p, p->root, "", "rms_norm_eps", &d->rms_norm_eps, err);

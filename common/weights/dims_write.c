@@ -33,8 +33,12 @@ static void rope_encode(const k2_dims *d, k2_buf *out)
                   y->factor, y->beta_fast, y->beta_slow, y->mscale, y->mscale_all_dim, y->original_max_position_embeddings);
 }
 
-void k2_weights_dims_encode(const k2_dims *d, k2_buf *out)
+void k2_weights_dims_encode(const k2_dims *dims, k2_buf *out)
 {
+    k2_dims copy = *dims;
+    const k2_dims *d = &copy;
+    /* transformers knows no model without experts, but it makes the first layers dense: all of them, then. */
+    if (d->n_routed_experts == 0) copy.first_k_dense_replace = d->num_hidden_layers;
     k2_buf_puts(out, "{\n  \"architectures\": [\"DeepseekV3ForCausalLM\"],\n  \"model_type\": \"deepseek_v3\",\n");
 #define K2_X(name, need) size_encode(#name, need, d->name, out);
     K2I_DIMS_SIZES(K2_X)

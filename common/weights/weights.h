@@ -35,7 +35,8 @@
 k2_code k2_weights_dims_load(const char *path, k2_dims *out, k2_error *err);
 /* The same for text in memory; `name` stands for the path in errors. */
 k2_code k2_weights_dims_parse(const char *name, const char *text, size_t n, k2_dims *out, k2_error *err);
-/* Append the config.json that transformers loads as DeepseekV3ForCausalLM; reading it back gives equal dims. */
+/* Append the config.json that transformers loads as DeepseekV3ForCausalLM; reading it back gives equal dims
+ * (but for first_k_dense_replace of a model without experts, which becomes the number of layers). */
 void k2_weights_dims_encode(const k2_dims *dims, k2_buf *out);
 k2_code k2_weights_dims_write(const k2_dims *dims, const char *path, k2_error *err); /* atomic */
 

@@ -1,0 +1,261 @@
+/* Model directories: saved and loaded, sharded, and what is said where something is missing; `k2rl ckpt` on top. */
+#include "common/weights/weights.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char dir[32];
+static float embed[6], norm[2], last[4];
+static k2_weights_slot slots[3];
+
+static void slots_reset(void)
+{
+    for (int i = 0; i < 6; i++) embed[i] = (float)i + 0.5f;
+    norm[0] = norm[1] = 1;
+    for (int i = 0; i < 4; i++) last[i] = (float)-i;
+    slots[0] = (k2_weights_slot){.name = "model.embed_tokens.weight", .shape = {.rank = 2, .size = {3, 2}}, .data = embed};
+    slots[1] =
+        (k2_weights_slot){.name = "model.layers.0.input_layernorm.weight", .shape = {.rank = 1, .size = {2}}, .data = norm};
+    slots[2] = (k2_weights_slot){.name = "model.layers.1.mlp.gate.weight", .shape = {.rank = 2, .size = {2, 2}}, .data = last};
+}
+
+static int setup(void **state)
+{
+    (void)state;
+    strcpy(dir, "/tmp/k2_dir_XXXXXX");
+    slots_reset();
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return k2_dir_remove(dir, NULL) == K2_OK ? 0 : -1;
+}
+
+static const k2_dims dims = {.vocab_size = 3,
+                             .hidden_size = 2,
+                             .num_hidden_layers = 2,
+                             .num_attention_heads = 1,
+                             .kv_lora_rank = 2,
+                             .qk_nope_head_dim = 2,
+                             .qk_rope_head_dim = 2,
+                             .v_head_dim = 2,
+                             .intermediate_size = 4,
+                             .moe_layer_freq = 1,
+                             .max_position_embeddings = 16,
+                             .rope_theta = 10000,
+                             .rms_norm_eps = 1e-6,
+                             .initializer_range = 0.02,
+                             .bos_token_id = -1,
+                             .eos_token_id = -1};
+
+static char *at(const char *name)
+{
+    return k2_asprintf("%s/%s", dir, name);
+}
+
+static void write_shard(const char *name, const k2_weights_slot *s, size_t count)
+{
+    char *path = at(name);
+    k2_error err;
+    assert_int_equal(k2_weights_file_write(path, s, count, &err), K2_OK);
+    k2_free(path);
+}
+
+static void write_text(const char *name, const char *text)
+{
+    char *path = at(name);
+    k2_error err;
+    assert_int_equal(k2_file_write_atomic(path, text, strlen(text), &err), K2_OK);
+    k2_free(path);
+}
+
+static void assert_loads(void)
+{
+    k2_error err = {0};
+    memset(embed, 0, sizeof embed);
+    memset(norm, 0, sizeof norm);
+    memset(last, 0, sizeof last);
+    if (k2_weights_dir_load(dir, slots, 3, &err) != K2_OK) fail_msg("%s", err.text);
+    assert_true(embed[5] == 5.5f && norm[1] == 1 && last[3] == -3);
+}
+
+static void assert_fails(k2_code code, const char *text)
+{
+    k2_error err = {0};
+    assert_int_equal(k2_weights_dir_load(dir, slots, 3, &err), code);
+    if (!strstr(err.text, text)) fail_msg("\"%s\" does not say \"%s\"", err.text, text);
+}
+
+static void saved_and_loaded(void **state)
+{
+    (void)state;
+    char *sub = at("new/deeper");
+    k2_error err;
+    const k2_digest d = k2_weights_digest(slots, 3);
+    assert_int_equal(k2_weights_dir_save(sub, &dims, slots, 3, &err), K2_OK);
+    memset(embed, 0, sizeof embed);
+    assert_false(k2_digest_equal(d, k2_weights_digest(slots, 3)));
+    assert_int_equal(k2_weights_dir_load(sub, slots, 3, &err), K2_OK);
+    assert_true(k2_digest_equal(d, k2_weights_digest(slots, 3)));
+    char *config = k2_asprintf("%s/config.json", sub);
+    k2_dims back;
+    assert_int_equal(k2_weights_dims_load(config, &back, &err), K2_OK);
+    assert_int_equal(back.vocab_size, 3);
+    k2_free(config);
+    k2_free(sub);
+}
+
+static void one_file(void **state)
+{
+    (void)state;
+    assert_fails(K2_NOT_FOUND, "holds neither model.safetensors nor model.safetensors.index.json");
+    write_shard("model.safetensors", slots, 3);
+    assert_loads();
+    write_shard("model.safetensors", slots, 2);
+    assert_fails(K2_NOT_FOUND, "model.safetensors: tensor model.layers.1.mlp.gate.weight is missing");
+    k2_weights_slot more[5] = {slots[0], slots[1], slots[2]};
+    more[3] = (k2_weights_slot){.name = "lm_head.weight", .shape = {.rank = 1, .size = {2}}, .data = norm};
+    write_shard("model.safetensors", more, 4);
+    assert_fails(K2_BAD_INPUT, "tensor lm_head.weight is not one of this model's");
+    more[2].shape = (k2_shape){.rank = 1, .size = {4}};
+    write_shard("model.safetensors", more, 3);
+    assert_fails(K2_BAD_INPUT, "tensor model.layers.1.mlp.gate.weight has the shape [4], expected [2,2]");
+    /* What follows from the sizes, and prediction layers behind the last one, are skipped. */
+    more[2] = slots[2];
+    more[3].name = "model.layers.0.self_attn.rotary_emb.inv_freq";
+    more[4] = (k2_weights_slot){.name = "model.layers.2.eh_proj.weight", .shape = {.rank = 1, .size = {2}}, .data = norm};
+    write_shard("model.safetensors", more, 5);
+    assert_loads();
+    slots_reset();
+    last[0] = 0.0f / 1.0f;
+    const uint32_t nan_bits = 0x7fc00000u;
+    memcpy(&last[1], &nan_bits, sizeof nan_bits);
+    write_shard("model.safetensors", slots, 3);
+    assert_fails(K2_NOT_FINITE, "model.safetensors: tensor model.layers.1.mlp.gate.weight: element 1 is NaN or infinite");
+    char *path = at("model.safetensors");
+    assert_int_equal(truncate(path, 100), 0);
+    k2_free(path);
+    assert_fails(K2_BAD_INPUT, "model.safetensors: is truncated");
+}
+
+#define INDEX(a, b, c)                                                                                                         \
+    "{\"metadata\":{\"total_size\":48},\"weight_map\":{\"model.embed_tokens.weight\":" a                                       \
+    ",\"model.layers.0.input_layernorm.weight\":" b ",\"model.layers.1.mlp.gate.weight\":" c "}}"
+
+static void shards(void **state)
+{
+    (void)state;
+    write_shard("m-1.safetensors", slots, 2);
+    write_shard("m-2.safetensors", slots + 2, 1);
+    write_text("model.safetensors.index.json", INDEX("\"m-1.safetensors\"", "\"m-1.safetensors\"", "\"m-2.safetensors\""));
+    assert_loads();
+    static const struct {
+        const char *index;
+        k2_code code;
+        const char *text;
+    } cases[] = {
+        {INDEX("\"m-1.safetensors\"", "\"m-2.safetensors\"", "\"m-2.safetensors\""), K2_BAD_INPUT,
+         "m-1.safetensors: holds 2 tensors, but model.safetensors.index.json names 1 of it"},
+        {INDEX("\"m-1.safetensors\"", "\"m-1.safetensors\"", "\"m-1.safetensors\""), K2_BAD_INPUT,
+         "m-1.safetensors: tensor model.layers.1.mlp.gate.weight is missing, but model.safetensors.index.json promises it"},
+        {INDEX("\"m-1.safetensors\"", "\"m-1.safetensors\"", "\"m-3.safetensors\""), K2_NOT_FOUND,
+         "m-3.safetensors: cannot open"},
+        {INDEX("\"m-1.safetensors\"", "\"m-1.safetensors\"", "\"../m-2.safetensors\""), K2_BAD_INPUT,
+         "is not the name of a file"},
+        {INDEX("\"m-1.safetensors\"", "\"m-1.safetensors\"", "\"/etc/passwd\""), K2_BAD_INPUT, "is not the name of a file"},
+        {INDEX("\"m-1.safetensors\"", "\"m-1.safetensors\"", "\"..\""), K2_BAD_INPUT, "is not the name of a file"},
+        {INDEX("\"m-1.safetensors\"", "\"m-1.safetensors\"", "\"\""), K2_BAD_INPUT, "is not the name of a file"},
+        {INDEX("\"m-1.safetensors\"", "\"m-1.safetensors\"", "7"), K2_BAD_INPUT, "is not the name of a file"},
+        {"{\"weight_map\":{\"model.embed_tokens.weight\":\"m-1.safetensors\"}}", K2_NOT_FOUND,
+         "tensor model.layers.0.input_layernorm.weight is missing"},
+        {"{\"weight_map\":{\"a\":\"m-1.safetensors\",\"a\":\"m-1.safetensors\"}}", K2_BAD_INPUT, "weight_map names a twice"},
+        {"{\"weight_map\":[]}", K2_BAD_INPUT, "\"weight_map\" is no object"},
+        {"{}", K2_BAD_INPUT, "\"weight_map\" is no object"},
+        {"{\"weight_map\":{", K2_BAD_INPUT, "is not JSON"},
+        {"", K2_BAD_INPUT, "is not JSON"},
+    };
+    for (size_t i = 0; i < K2_COUNT(cases); i++) {
+        write_text("model.safetensors.index.json", cases[i].index);
+        assert_fails(cases[i].code, cases[i].text);
+    }
+}
+
+/* ---- k2rl ckpt ----------------------------------------------------------------------------------------------------- */
+
+/* Run with both outputs in one file; what it says is in `said`. */
+static char said[4096];
+
+static int run(const char *command, const char *operand)
+{
+    char *path = at("output"), *data = NULL,
+         *argv[] = {k2_strdup("ckpt"), k2_strdup(command ? command : ""), k2_strdup(operand ? operand : ""), NULL};
+    size_t n = 0;
+    k2_error err;
+    fflush(stdout);
+    fflush(stderr);
+    int keep_out = dup(1), keep_err = dup(2), fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(fd >= 0 && dup2(fd, 1) >= 0 && dup2(fd, 2) >= 0);
+    const int status = k2_weights_main(operand ? 3 : command ? 2 : 1, argv);
+    fflush(stdout);
+    fflush(stderr);
+    assert_true(dup2(keep_out, 1) >= 0 && dup2(keep_err, 2) >= 0);
+    close(fd);
+    close(keep_out);
+    close(keep_err);
+    assert_int_equal(k2_file_read(path, sizeof said - 1, &data, &n, &err), K2_OK);
+    memcpy(said, data, n + 1);
+    k2_free(data);
+    k2_free(path);
+    for (int i = 0; i < 3; i++) k2_free(argv[i]);
+    return status;
+}
+
+static void the_command(void **state)
+{
+    (void)state;
+    char *sub = at("ckpt"), *weights = at("ckpt/model.safetensors"), *config = at("ckpt/config.json");
+    k2_error err;
+    assert_int_equal(k2_weights_dir_save(sub, &dims, slots, 3, &err), K2_OK);
+    assert_int_equal(run("show", sub), 0);
+    assert_non_null(strstr(said, "layers 2"));
+    assert_non_null(strstr(said, "3 x 2"));
+    assert_int_equal(run("verify", sub), 0);
+    assert_non_null(strstr(said, "ok, 3 tensors in 1 files are whole and finite"));
+    assert_int_equal(truncate(weights, 300), 0);
+    assert_int_equal(run("verify", sub), 2);
+    assert_non_null(strstr(said, "is truncated"));
+    assert_int_equal(unlink(weights), 0);
+    assert_int_equal(run("verify", sub), 2);
+    assert_non_null(strstr(said, "holds no .safetensors file"));
+    assert_int_equal(unlink(config), 0);
+    assert_int_equal(run("show", sub), 2);
+    assert_non_null(strstr(said, "config.json: cannot open"));
+    assert_int_equal(run("show", "/nonexistent"), 2);
+    assert_int_equal(run("shov", sub), 2);
+    assert_non_null(strstr(said, "unknown command \"shov\""));
+    assert_int_equal(run("show", NULL), 2);
+    assert_int_equal(run(NULL, NULL), 2);
+    assert_int_equal(run("--help", NULL), 0);
+    assert_non_null(strstr(said, "usage: k2rl ckpt"));
+    k2_free(sub);
+    k2_free(weights);
+    k2_free(config);
+}
+
+int main(void)
+{
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+    const struct CMUnitTest tests[] = {T(saved_and_loaded), T(one_file), T(shards), T(the_command)};
+    return cmocka_run_group_tests_name("dir", tests, NULL, NULL);
+}
