@@ -62,7 +62,10 @@ k2_code k2_kern_isa_use(k2_isa isa)
     return K2_OK;
 }
 
-void k2_kern_gemm(const k2_gemm *g) { ops()->gemm(g); }
+void k2_kern_gemm(const k2_gemm *g)
+{
+    ops()->gemm(g);
+}
 
 void k2_kern_rmsnorm_fwd(size_t rows, size_t width, const float *x, size_t ldx, const float *g, float eps, float *y, size_t ldy,
                          float *r)
@@ -70,7 +73,10 @@ void k2_kern_rmsnorm_fwd(size_t rows, size_t width, const float *x, size_t ldx, 
     ops()->rmsnorm_fwd(rows, width, x, ldx, g, eps, y, ldy, r);
 }
 
-void k2_kern_rmsnorm_bwd(const k2_rmsnorm_bwd *a) { ops()->rmsnorm_bwd(a); }
+void k2_kern_rmsnorm_bwd(const k2_rmsnorm_bwd *a)
+{
+    ops()->rmsnorm_bwd(a);
+}
 
 void k2_kern_rmsnorm_bwd_gain(const k2_rmsnorm_bwd *a, float *dg, size_t from, size_t to)
 {
@@ -93,14 +99,20 @@ void k2_kern_attn_bwd(const k2_attn *a, const k2_keys *keys, size_t count, const
     ops()->attn_bwd(a, keys, count, q, d_o, dq, d_keys, scratch);
 }
 
-void k2_kern_swiglu_fwd(size_t n, const float *gate, const float *up, float *y) { ops()->swiglu_fwd(n, gate, up, y); }
+void k2_kern_swiglu_fwd(size_t n, const float *gate, const float *up, float *y)
+{
+    ops()->swiglu_fwd(n, gate, up, y);
+}
 
 void k2_kern_swiglu_bwd(size_t n, const float *gate, const float *up, const float *dy, float *d_gate, float *d_up)
 {
     ops()->swiglu_bwd(n, gate, up, dy, d_gate, d_up);
 }
 
-void k2_kern_sigmoid(size_t n, const float *x, float *y) { ops()->sigmoid(n, x, y); }
+void k2_kern_sigmoid(size_t n, const float *x, float *y)
+{
+    ops()->sigmoid(n, x, y);
+}
 
 /* log of x >= 1 in double: x = 2^e m, m in [sqrt(1/2), sqrt(2)), log m = 2 atanh((m-1)/(m+1)) by its series, whose first
  * term left out is below 1e-14. Only + - * / of IEEE, so no library's log can change a bit. */
@@ -136,12 +148,30 @@ void k2_kern_softmax_bwd(float *logits, size_t n, const k2_softmax *s, size_t id
     ops()->softmax_bwd(logits, n, s, id, g);
 }
 
-void k2_kern_exp(size_t n, const float *x, float shift, float *y) { ops()->exp(n, x, shift, y); }
-void k2_kern_add(size_t n, const float *x, float *y) { ops()->add(n, x, y); }
-void k2_kern_axpy(size_t n, float a, const float *x, float *y) { ops()->axpy(n, a, x, y); }
-void k2_kern_scale(size_t n, float a, const float *x, float *y) { ops()->scale(n, a, x, y); }
-float k2_kern_dot(size_t n, const float *x, const float *y) { return ops()->dot(n, x, y); }
-double k2_kern_sumsq(size_t n, const float *x) { return ops()->sumsq(n, x); }
+void k2_kern_exp(size_t n, const float *x, float shift, float *y)
+{
+    ops()->exp(n, x, shift, y);
+}
+void k2_kern_add(size_t n, const float *x, float *y)
+{
+    ops()->add(n, x, y);
+}
+void k2_kern_axpy(size_t n, float a, const float *x, float *y)
+{
+    ops()->axpy(n, a, x, y);
+}
+void k2_kern_scale(size_t n, float a, const float *x, float *y)
+{
+    ops()->scale(n, a, x, y);
+}
+float k2_kern_dot(size_t n, const float *x, const float *y)
+{
+    return ops()->dot(n, x, y);
+}
+double k2_kern_sumsq(size_t n, const float *x)
+{
+    return ops()->sumsq(n, x);
+}
 
 bool k2_kern_finite(size_t n, const float *x)
 {

@@ -3,7 +3,7 @@
 
 #if defined(__AVX2__) && defined(__FMA__)
 #define K2I_LEVEL 2
-#define K2I_NAME "avx2"
+#define K2I_NAME  "avx2"
 #include "common/kernel/gemm_body_int.h"
 #include "common/kernel/rows_body_int.h"
 #include "common/kernel/attn_body_int.h"

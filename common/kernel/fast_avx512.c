@@ -3,7 +3,7 @@
 
 #if defined(__AVX512F__)
 #define K2I_LEVEL 512
-#define K2I_NAME "avx512"
+#define K2I_NAME  "avx512"
 #include "common/kernel/gemm_body_int.h"
 #include "common/kernel/rows_body_int.h"
 #include "common/kernel/attn_body_int.h"

@@ -1,6 +1,6 @@
 /* The bodies in plain C: what runs where nothing better is known. Same bits, through fmaf. */
 #define K2I_LEVEL 0
-#define K2I_NAME "portable"
+#define K2I_NAME  "portable"
 #include "common/kernel/gemm_body_int.h"
 #include "common/kernel/rows_body_int.h"
 #include "common/kernel/attn_body_int.h"

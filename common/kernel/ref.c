@@ -35,7 +35,10 @@ static float ref_exp1(float x)
     return p * scale;
 }
 
-static float ref_sigmoid1(float x) { return 1.0f / (1.0f + ref_exp1(-x)); }
+static float ref_sigmoid1(float x)
+{
+    return 1.0f / (1.0f + ref_exp1(-x));
+}
 
 static float b_at(const k2_gemm *g, size_t k, size_t n)
 {

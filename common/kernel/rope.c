@@ -5,7 +5,10 @@
 
 #define K2I_PI 3.14159265358979323846
 
-static double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * log(factor) + 1.0; }
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor <= 1 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
 
 /* The (fractional) pair that turns `turns` times over the original context. */
 static double correction_dim(const k2_dims *d, double turns)
@@ -31,7 +34,8 @@ static double amplitude(const k2_dims *d)
 {
     const k2_yarn *y = &d->yarn;
     if (y->factor == 0) return 1.0;
-    if (y->mscale != 0 && y->mscale_all_dim != 0) return yarn_mscale(y->factor, y->mscale) / yarn_mscale(y->factor, y->mscale_all_dim);
+    if (y->mscale != 0 && y->mscale_all_dim != 0)
+        return yarn_mscale(y->factor, y->mscale) / yarn_mscale(y->factor, y->mscale_all_dim);
     return yarn_mscale(y->factor, 1.0);
 }
 

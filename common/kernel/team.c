@@ -88,7 +88,10 @@ void k2_kern_team_free(k2_team *t)
     k2_free(t);
 }
 
-uint32_t k2_kern_team_threads(const k2_team *t) { return t->threads; }
+uint32_t k2_kern_team_threads(const k2_team *t)
+{
+    return t->threads;
+}
 
 void k2_kern_team_run(k2_team *t, size_t tasks, void (*fn)(void *arg, size_t task, uint32_t member), void *arg)
 {

@@ -22,7 +22,7 @@ static void entries_of(const k2_dims *d, entry out[K2I_WEIGHT_COUNT])
     memcpy(out, table, sizeof(table));
 }
 
-bool k2i_weight_exists(const k2_dims *d, k2_weight_where where, uint32_t layer)
+static bool weight_exists(const k2_dims *d, k2_weight_where where, uint32_t layer)
 {
     switch (where) {
     case K2_IN_MODEL: return true;
@@ -38,7 +38,10 @@ bool k2i_weight_exists(const k2_dims *d, k2_weight_where where, uint32_t layer)
     return false;
 }
 
-static bool in_layer(k2_weight_where where) { return where != K2_IN_MODEL && where != K2_IN_UNTIED; }
+static bool in_layer(k2_weight_where where)
+{
+    return where != K2_IN_MODEL && where != K2_IN_UNTIED;
+}
 
 /* Append one tensor; with params NULL only count. */
 static void put(k2_model_layout *l, const entry *e, int32_t layer, int32_t expert)
@@ -59,6 +62,7 @@ static void put(k2_model_layout *l, const entry *e, int32_t layer, int32_t exper
         p->offset = l->floats;
         p->count = count;
         p->kind = e->kind;
+        p->weight = e->id;
         p->layer = layer;
         p->expert = expert;
     }
@@ -77,7 +81,7 @@ static void put_experts(k2_model_layout *l, const k2_dims *d, const entry *e, ui
 static void put_layer(k2_model_layout *l, const k2_dims *d, const entry *e, uint32_t layer)
 {
     for (uint32_t i = 0; i < K2I_WEIGHT_COUNT; i++) {
-        if (!in_layer(e[i].where) || !k2i_weight_exists(d, e[i].where, layer)) continue;
+        if (!in_layer(e[i].where) || !weight_exists(d, e[i].where, layer)) continue;
         if (i == K2I_W_expert_gate) put_experts(l, d, e, layer);
         if (e[i].where != K2_IN_EXPERT) put(l, &e[i], (int32_t)layer, -1);
     }
@@ -92,7 +96,7 @@ static void put_all(k2_model_layout *l, const k2_dims *d)
         if (in_layer(e[i].where)) {
             for (uint32_t layer = 0; !layers_done && layer < d->num_hidden_layers; layer++) put_layer(l, d, e, layer);
             layers_done = true;
-        } else if (k2i_weight_exists(d, e[i].where, 0)) {
+        } else if (weight_exists(d, e[i].where, 0)) {
             put(l, &e[i], -1, -1);
         }
     }

@@ -81,6 +81,7 @@ typedef struct k2_param {
     k2_shape shape;               /* rank 1 or 2, row-major */
     size_t offset, count;         /* floats; offset is a multiple of 16 */
     k2_weight_kind kind;
+    uint32_t weight;       /* row of K2_MODEL_WEIGHTS */
     int32_t layer, expert; /* -1 where it has none */
 } k2_param;
 

@@ -1,4 +1,10 @@
-/* model_int - what the files of this folder share: numbers of the weights. */
+/* model_int - what the files of this folder share: the bound weights, the activations of a layer, and one pass over rows.
+ *
+ * A pass is a set of rows going through the layers: a packed batch of the trainer or the rows of one decode call. Both run
+ * the same phases, each cut into tasks for the team; a phase may read what the phase before it wrote for any row.
+ *
+ *   rows: norm, q, latent keys -> rows: attention, output, norm, router, shared or dense -> (experts) -> (rows: combine)
+ */
 #ifndef K2_COMMON_MODEL_INT_H
 #define K2_COMMON_MODEL_INT_H
 
@@ -12,6 +18,167 @@ enum {
     K2I_WEIGHT_COUNT
 };
 
-bool k2i_weight_exists(const k2_dims *d, k2_weight_where where, uint32_t layer);
+#define K2I_ROWS          64u      /* rows of one task: tall enough for full tiles, small enough to stay in the cache */
+#define K2I_LOGITS_FLOATS 1048576u /* floats of one task's logits: 4 MiB; a wide vocabulary gets fewer rows at a time */
+
+/* Where the weights of a layer lie. Offsets hold for parameters and for gradients. */
+typedef struct k2i_layer {
+    size_t off[K2I_WEIGHT_COUNT];         /* experts: those of expert 0 */
+    const float *pack[K2I_WEIGHT_COUNT];  /* panels for y = x W'; NULL where there are none */
+    size_t expert_stride, pack_stride;    /* from one expert to the next */
+    float *uk_kn, *uk_nk, *uv_nk;         /* kv_b in absorbed form, head after head */
+    bool moe;
+    uint32_t moe_index;
+} k2i_layer;
+
+struct k2_model {
+    k2_dims d;
+    k2_model_layout *layout;
+    k2_team *team;
+    float *params, *panels, *rope; /* rope [max_position_embeddings, R/2, 2] */
+    size_t *panel_at; /* [params_count] floats into panels */
+    k2i_layer *layers;
+    size_t off_embed, off_norm, off_head;
+    const float *pack_head;
+    k2_attn attn;
+    k2_router router;
+    uint32_t width_q, width_kv, width_shared; /* H (N+R), C + R, n_shared F */
+    size_t uk_stride, ukt_stride, uv_stride;  /* panels of one head */
+};
+
+/* Activations of one layer. The trainer keeps one for each layer; decoding uses one for all. The letters are tensor.h's. */
+typedef struct k2i_acts {
+    float *x, *r1, *h1;               /* [T,D] input, [T], [T,D] normed */
+    float *qa, *rqa, *qan;            /* [T,Q], [T], [T,Q] with q_lora only */
+    float *q, *qcat;                  /* [T,H,N+R] before rotation; [T,H,W] latent query, rotated query, zeros */
+    float *kva, *rkv, *key;           /* [T,C+R], [T], [T,W] */
+    float *o_lat, *o;                 /* [T,H,C], [T,H,U] */
+    float *x2, *r2, *h2;              /* [T,D] after attention, [T], [T,D] normed */
+    float *gate, *up, *act;           /* [T,I] dense, or [T,n_shared F] shared */
+    float *scores, *weight;           /* [T,E], [T,K] */
+    uint32_t *index, *place;          /* [T,K] experts best first; [T,K] row in the tables below */
+    uint32_t *row_of, *slot_of;       /* [T K] token of each expert row, and which of its K choices it is */
+    uint32_t *starts;                 /* [E+1] first expert row of each expert */
+    float *e_gate, *e_up, *e_act;     /* [T K, F] */
+    float *e_out;                     /* [T K, D] */
+} k2i_acts;
+
+/* Memory of one member of the team. */
+typedef struct k2i_scratch {
+    float *rows_a, *rows_b; /* [ROWS, D] */
+    float *wide;            /* [ROWS, max(I, F, n_shared F)] */
+    float *attn;            /* [2, H, longest sequence] */
+    float *logits;          /* [logits rows, V] */
+} k2i_scratch;
+
+typedef struct k2i_pass {
+    k2_model *m;
+    size_t rows;
+    uint32_t *position; /* [rows] */
+    uint32_t *start;    /* [rows] first row of the row's sequence; NULL in decoding */
+    const k2_model_row *list; /* decoding: the caller's rows and pages */
+    const k2_model_kv *kv;
+    k2i_scratch *scratch; /* [threads] */
+    size_t logits_rows;   /* rows of a logits task */
+    uint32_t *chunks;     /* [tasks of experts, 2] expert, first row of it */
+    size_t chunks_count;
+    /* the layer at work */
+    uint32_t layer;
+    k2i_acts *a;
+    float *x_next; /* [rows,D] */
+} k2i_pass;
+
+/* Bytes taken in order from an arena; without one it only counts, so that sizes and use cannot drift apart. */
+typedef struct k2i_carver {
+    k2_arena *arena;
+    size_t bytes;
+} k2i_carver;
+
+void *k2i_carve(k2i_carver *c, size_t count, size_t size);
+void k2i_acts_carve(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a);
+/* Tables of a pass: positions and starts are left to the caller. `longest` bounds the positions a row may see. */
+void k2i_pass_carve(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t rows, size_t longest, k2i_pass *p);
+
+static inline size_t k2i_blocks(size_t rows) { return (rows + K2I_ROWS - 1) / K2I_ROWS; }
+
+/* Embeddings into x, then one layer: a->x in, x_next out. */
+void k2i_embed(k2i_pass *p, const int32_t *tokens, float *x);
+void k2i_layer_fwd(k2i_pass *p, uint32_t layer, k2i_acts *a, float *x_next);
+
+/* y [rows,n] = x W' from panels. */
+static inline void k2i_linear(const float *panels, size_t n, size_t k, size_t rows, const float *x, size_t ldx, float *y, size_t ldy)
+{
+    k2_kern_gemm(&(k2_gemm){.m = rows, .n = n, .k = k, .a = x, .lda = ldx, .b = panels, .b_form = K2_B_PACKED, .c = y, .ldc = ldy});
+}
+
+/* dx [rows,k] (+)= dy W with W [n,k] as the flat vector holds it. */
+static inline void k2i_linear_bwd(const float *w, size_t n, size_t k, size_t rows, const float *dy, size_t ldy, float *dx,
+                                  size_t ldx, bool add)
+{
+    k2_kern_gemm(&(k2_gemm){.m = rows, .n = k, .k = n, .a = dy, .lda = ldy, .b = w, .ldb = k, .b_form = K2_B_KN, .c = dx, .ldc = ldx, .accumulate = add});
+}
+
+/* The backward's working memory: one set, used by every layer in turn. Rows as in the acts. */
+typedef struct k2i_grads {
+    float *flat;                 /* the caller's gradient vector */
+    float *dx, *dh;              /* [T,D] of the residual stream; of a normed input */
+    float *d_scores, *d_weight;  /* [T,E], [T,K] */
+    float *d_o, *d_olat;         /* [T,H,U], [T,H,C] */
+    float *d_qcat, *d_key;       /* [T,H,W], [T,W] */
+    float *d_q, *d_qan, *d_qa;   /* [T,H,N+R], [T,Q], [T,Q] */
+    float *d_kva;                /* [T,C+R] */
+    float *head_x, *head_h, *head_r; /* [T,D], [T,D], [T] rows that have a target, close together: input, normed */
+    float *logits;               /* [threads * logits rows, V] */
+} k2i_grads;
+
+/* One product dW += dy' x, or one gain's gradient, over some rows. Heads repeat a product at fixed steps. */
+typedef struct k2i_job {
+    k2_gemm gemm;
+    size_t repeat, a_step, b_step, c_step;
+    k2_rmsnorm_bwd norm; /* where dg is not NULL, instead of the product */
+    float *dg;
+} k2i_job;
+
+#define K2I_JOBS_MAX 8u /* of one phase: attention has the most, three or four products, a repeated one and three gains */
+typedef struct k2i_jobs {
+    k2i_job job[K2I_JOBS_MAX];
+    size_t count;
+} k2i_jobs;
+
+typedef struct k2i_back {
+    k2i_pass *p;
+    k2i_grads *g;
+    const uint32_t *seq_starts; /* [seqs_count+1] */
+    size_t seqs_count;
+    void (*rows_fn)(struct k2i_back *b, size_t t, size_t n, k2i_scratch *s);
+} k2i_back;
+
+k2i_job *k2i_job_weight(k2i_jobs *jobs, float *dw, size_t n, size_t k, size_t rows, const float *dy, size_t ldy, const float *x, size_t ldx);
+void k2i_job_gain(k2i_jobs *jobs, const k2_rmsnorm_bwd *norm, float *dg);
+void k2i_jobs_run(k2_model *m, const k2i_jobs *jobs);
+
+/* Run rows_fn over all rows in blocks, then the weight gradients that jobs_fn lists for rows [t, t+n). One thread alone takes
+ * both block by block, while the block is in its cache; more threads take them one after the other. A weight's chain runs over
+ * tokens in order either way, so the bits are the same. */
+void k2i_phase(k2i_back *b, void (*rows_fn)(k2i_back *b, size_t t, size_t n, k2i_scratch *s),
+               void (*jobs_fn)(k2i_back *b, size_t t, size_t n, k2i_jobs *jobs));
+
+/* From the gradient of a layer's output to that of x2, then of x; g->dx in place. */
+void k2i_ffn_bwd(k2i_back *b);
+void k2i_attn_bwd(k2i_back *b);
+/* g->dx from dlogp, and with it the gradients of lm_head and the last norm. */
+void k2i_head_bwd(k2_model_acts *acts, const float *dlogp);
+
+struct k2_model_acts {
+    k2_model *m;
+    k2_model_batch batch;
+    k2i_pass pass;
+    k2i_acts *layers; /* [L] */
+    float *x_last;    /* [T,D] */
+    uint32_t *rows;   /* [count] rows that have a target */
+    size_t rows_count;
+    k2i_grads grads;
+    bool used;
+};
 
 #endif

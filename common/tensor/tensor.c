@@ -125,7 +125,8 @@ static k2_code check_experts(const k2_dims *d, k2_error *err)
                             d->n_routed_experts);
     }
     if (d->n_group > 1 && per_group < 2) {
-        return k2_error_set(err, K2_BAD_INPUT, "n_group: %u leaves %u expert a group, expected at least 2 (a group's score is its two best)",
+        return k2_error_set(err, K2_BAD_INPUT,
+                            "n_group: %u leaves %u expert a group, expected at least 2 (a group's score is its two best)",
                             d->n_group, per_group);
     }
     code = check_range("topk_group", d->topk_group, 1, d->n_group, err);

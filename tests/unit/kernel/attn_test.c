@@ -32,7 +32,8 @@ static void data_make(const attn_case *c, attn_data *d)
         memcpy(d->paged + at * width, d->flat + t * width, width * sizeof(float));
     }
     d->whole = (k2_keys){.base = d->flat, .page_tokens = c->count};
-    d->pages = (k2_keys){.base = d->paged, .table = d->table, .page_tokens = c->page_tokens, .page_stride = c->page_tokens * width};
+    d->pages =
+        (k2_keys){.base = d->paged, .table = d->table, .page_tokens = c->page_tokens, .page_stride = c->page_tokens * width};
 }
 
 static void data_free(attn_data *d)
@@ -47,8 +48,10 @@ static void one_case(const attn_case *c)
 {
     attn_data d;
     data_make(c, &d);
-    size_t width = d.a.width, ld = (c->count + 15) / 16 * 16, keys = c->count * width, oq = c->heads * width, oo = c->heads * c->latent;
-    float *scratch = k2_alloc_array(2 * c->heads * ld, sizeof(float)), *o = k2_alloc_array(oo, sizeof(float)), *o2 = k2_alloc_array(oo, sizeof(float));
+    size_t width = d.a.width, ld = (c->count + 15) / 16 * 16, keys = c->count * width, oq = c->heads * width,
+           oo = c->heads * c->latent;
+    float *scratch = k2_alloc_array(2 * c->heads * ld, sizeof(float)), *o = k2_alloc_array(oo, sizeof(float)),
+          *o2 = k2_alloc_array(oo, sizeof(float));
     float *dq = k2_alloc_array(oq, sizeof(float)), *dq2 = k2_alloc_array(oq, sizeof(float)), *dk0 = test_floats(keys, 4, 1.0);
     for (size_t i = 0; i < keys; i++) dk0[i] = i % width < c->latent + c->rope ? dk0[i] : 0.0f;
     float *dk = test_copy(dk0, keys);

@@ -14,7 +14,8 @@ static void check_one(size_t m, size_t n, size_t k, k2_gemm_b form, bool a_trans
     size_t pad = 3, ldc = n + pad, lda = (a_trans ? m : k) + pad;
     float *a = test_floats((a_trans ? k : m) * lda, 1, 1.0), *b = test_floats(n * k, 2, 1.0);
     float *packed = k2_alloc_array(k2_kern_packed_floats(n, k) + 1, sizeof(float)), *c0 = test_floats(m * ldc, 3, 1.0);
-    k2_gemm g = {.m = m, .n = n, .k = k, .a = a, .lda = lda, .a_trans = a_trans, .b = b, .b_form = form, .accumulate = accumulate};
+    k2_gemm g = {
+        .m = m, .n = n, .k = k, .a = a, .lda = lda, .a_trans = a_trans, .b = b, .b_form = form, .accumulate = accumulate};
     g.ldb = form == K2_B_KN ? n : k;
     g.ldc = ldc;
     if (form == K2_B_PACKED) g.b = make_b(&g, b, packed);
@@ -59,12 +60,23 @@ static void rows_are_independent(void **state)
 {
     (void)state;
     const size_t m = 37, n = 70, k = 130;
-    float *a = test_floats(m * k, 4, 1.0), *b = test_floats(n * k, 5, 1.0), *all = test_floats(m * n, 6, 1.0), *one = test_floats(n, 7, 1.0);
+    float *a = test_floats(m * k, 4, 1.0), *b = test_floats(n * k, 5, 1.0), *all = test_floats(m * n, 6, 1.0),
+          *one = test_floats(n, 7, 1.0);
     TEST_EACH_ISA(isa)
     {
-        k2_kern_gemm(&(k2_gemm){.m = m, .n = n, .k = k, .a = a, .lda = k, .b = b, .ldb = n, .b_form = K2_B_KN, .c = all, .ldc = n});
+        k2_kern_gemm(
+            &(k2_gemm){.m = m, .n = n, .k = k, .a = a, .lda = k, .b = b, .ldb = n, .b_form = K2_B_KN, .c = all, .ldc = n});
         for (size_t i = 0; i < m; i++) {
-            k2_kern_gemm(&(k2_gemm){.m = 1, .n = n - 9, .k = k, .a = a + i * k, .lda = k, .b = b + 9, .ldb = n, .b_form = K2_B_KN, .c = one, .ldc = n});
+            k2_kern_gemm(&(k2_gemm){.m = 1,
+                                    .n = n - 9,
+                                    .k = k,
+                                    .a = a + i * k,
+                                    .lda = k,
+                                    .b = b + 9,
+                                    .ldb = n,
+                                    .b_form = K2_B_KN,
+                                    .c = one,
+                                    .ldc = n});
             test_same_bits("one row", isa, one, all + i * n + 9, n - 9);
         }
     }

@@ -81,7 +81,12 @@ static void yarn_has_kimi_k2s_numbers(void **state)
     (void)state;
     k2_dims d = {.qk_nope_head_dim = 128, .qk_rope_head_dim = 64, .rope_theta = 50000.0};
     assert_true(fabsf(k2_kern_attn_scale(&d) - 0.0721688f) < 1e-6f);
-    d.yarn = (k2_yarn){.factor = 32, .beta_fast = 1, .beta_slow = 1, .mscale = 1, .mscale_all_dim = 1, .original_max_position_embeddings = 4096};
+    d.yarn = (k2_yarn){.factor = 32,
+                       .beta_fast = 1,
+                       .beta_slow = 1,
+                       .mscale = 1,
+                       .mscale_all_dim = 1,
+                       .original_max_position_embeddings = 4096};
     assert_true(fabsf(k2_kern_attn_scale(&d) - 0.1308608f) < 1e-6f);
     float table[2 * 64];
     k2_kern_rope_table(&d, 2, table);

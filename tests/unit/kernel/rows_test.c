@@ -73,7 +73,14 @@ static void apply_adamw(size_t n, const float *x, const float *y, const float *z
 {
     float *p = test_copy(y, n), *v = test_copy(z, n);
     for (size_t i = 0; i < n; i++) v[i] = v[i] * v[i];
-    k2_adamw a = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f, .grad_scale = 0.5f, .correct1 = 2.0f, .correct2 = 3.0f};
+    k2_adamw a = {.lr = 0.01f,
+                  .beta1 = 0.9f,
+                  .beta2 = 0.95f,
+                  .eps = 1e-8f,
+                  .decay = 0.1f,
+                  .grad_scale = 0.5f,
+                  .correct1 = 2.0f,
+                  .correct2 = 3.0f};
     memcpy(out, x, n * sizeof(float)); /* first moment */
     k2_kern_adamw(&a, n, z, p, out, v);
     memcpy(out + n, p, n * sizeof(float));
@@ -94,7 +101,8 @@ static void same_bits(const char *what, apply_fn *fn, double scale)
 {
     for (size_t i = 0; i < K2_COUNT(widths); i++) {
         size_t n = widths[i];
-        float *x = test_floats(2 * n, 20 + i, scale), *y = test_floats(2 * n, 40 + i, scale), *z = test_floats(2 * n, 60 + i, scale);
+        float *x = test_floats(2 * n, 20 + i, scale), *y = test_floats(2 * n, 40 + i, scale),
+              *z = test_floats(2 * n, 60 + i, scale);
         float *want = k2_alloc_array(2 * n, sizeof(float)), *got = k2_alloc_array(2 * n, sizeof(float));
         test_use_ref();
         fn(n, x, y, z, want);
@@ -170,7 +178,8 @@ static void backward_is_right(void **state)
 {
     (void)state;
     enum { N = 19 };
-    float *x = test_floats(N, 80, 1.0), *g = test_floats(N, 81, 1.0), *w = test_floats(N, 82, 1.0), y[N], r, dx[N], dg[N] = {0}, du[N];
+    float *x = test_floats(N, 80, 1.0), *g = test_floats(N, 81, 1.0), *w = test_floats(N, 82, 1.0), y[N], r, dx[N], dg[N] = {0},
+          du[N];
     k2_kern_rmsnorm_fwd(1, N, x, N, g, 1e-6f, y, N, &r);
     k2_rmsnorm_bwd a = {.rows = 1, .width = N, .x = x, .dy = w, .ldx = N, .lddy = N, .g = g, .r = &r, .dx = dx, .lddx = N};
     k2_kern_rmsnorm_bwd(&a);

@@ -12,12 +12,32 @@
 
 static k2_dims good(void)
 {
-    return (k2_dims){.vocab_size = 264, .hidden_size = 64, .num_hidden_layers = 4, .num_attention_heads = 4, .q_lora_rank = 0,
-                     .kv_lora_rank = 32, .qk_nope_head_dim = 16, .qk_rope_head_dim = 16, .v_head_dim = 16, .intermediate_size = 128,
-                     .moe_intermediate_size = 32, .n_routed_experts = 8, .n_shared_experts = 1, .num_experts_per_tok = 2, .n_group = 1,
-                     .topk_group = 1, .first_k_dense_replace = 1, .moe_layer_freq = 1, .routed_scaling_factor = 2.5,
-                     .norm_topk_prob = true, .max_position_embeddings = 512, .rope_theta = 10000, .rms_norm_eps = 1e-6,
-                     .initializer_range = 0.02, .bos_token_id = 256, .eos_token_id = 257};
+    return (k2_dims){.vocab_size = 264,
+                     .hidden_size = 64,
+                     .num_hidden_layers = 4,
+                     .num_attention_heads = 4,
+                     .q_lora_rank = 0,
+                     .kv_lora_rank = 32,
+                     .qk_nope_head_dim = 16,
+                     .qk_rope_head_dim = 16,
+                     .v_head_dim = 16,
+                     .intermediate_size = 128,
+                     .moe_intermediate_size = 32,
+                     .n_routed_experts = 8,
+                     .n_shared_experts = 1,
+                     .num_experts_per_tok = 2,
+                     .n_group = 1,
+                     .topk_group = 1,
+                     .first_k_dense_replace = 1,
+                     .moe_layer_freq = 1,
+                     .routed_scaling_factor = 2.5,
+                     .norm_topk_prob = true,
+                     .max_position_embeddings = 512,
+                     .rope_theta = 10000,
+                     .rms_norm_eps = 1e-6,
+                     .initializer_range = 0.02,
+                     .bos_token_id = 256,
+                     .eos_token_id = 257};
 }
 
 static void dtypes_have_names_and_sizes(void **state)
@@ -56,13 +76,13 @@ static void moe_layers_follow_the_two_switches(void **state)
     assert_int_equal(k2_dims_key_floats(&d), 48);
 }
 
-#define BAD(field, value, word)                                          \
-    do {                                                                 \
-        k2_dims bad = good();                                            \
-        k2_error err = {0};                                              \
-        bad.field = value;                                               \
-        assert_int_equal(k2_dims_check(&bad, &err), K2_BAD_INPUT);       \
-        if (!strstr(err.text, word)) fail_msg("text is: %s", err.text);  \
+#define BAD(field, value, word)                                                                                                \
+    do {                                                                                                                       \
+        k2_dims bad = good();                                                                                                  \
+        k2_error err = {0};                                                                                                    \
+        bad.field = value;                                                                                                     \
+        assert_int_equal(k2_dims_check(&bad, &err), K2_BAD_INPUT);                                                             \
+        if (!strstr(err.text, word)) fail_msg("text is: %s", err.text);                                                        \
     } while (0)
 
 static void faults_are_named(void **state)

@@ -1,0 +1,167 @@
+/* Every backward against central differences: for each tensor, the slope of the loss along its gradient and along random
+ * directions. A loss in f32 is only good to about 1e-6, so slopes are compared over steps that move it far more than that. */
+#include "tests/unit/model/model_test_int.h"
+
+static double loss(k2_model *m, const k2_model_batch *b, const float *weight)
+{
+    float *logp = k2_alloc_array(b->tokens_count, sizeof(float));
+    test_run(m, 1, b, &(k2_model_out){.logp = logp}, NULL, NULL);
+    double sum = 0;
+    for (size_t t = 0; t < b->tokens_count; t++) sum += (double)logp[t] * (double)weight[t];
+    k2_free(logp);
+    return sum;
+}
+
+/* (loss(p + h u) - loss(p - h u)) / 2h by Richardson over h and h/2, which cancels the cubic term. */
+static double slope(k2_model *m, const k2_model_batch *b, const float *weight, const k2_param *p, const float *u, double h)
+{
+    float *w = k2_model_params(m) + p->offset, *keep = k2_alloc_array(p->count, sizeof(float));
+    memcpy(keep, w, p->count * sizeof(float));
+    double d[2];
+    for (int half = 0; half < 2; half++) {
+        double step = half ? h / 2 : h, f[2];
+        for (int side = 0; side < 2; side++) {
+            for (size_t e = 0; e < p->count; e++) w[e] = (float)((double)keep[e] + (side ? step : -step) * (double)u[e]);
+            k2_model_params_changed(m);
+            f[side] = loss(m, b, weight);
+        }
+        d[half] = (f[1] - f[0]) / (2 * step);
+    }
+    memcpy(w, keep, p->count * sizeof(float));
+    k2_model_params_changed(m);
+    k2_free(keep);
+    return (4 * d[1] - d[0]) / 3;
+}
+
+static void check_direction(k2_model *m, const k2_model_batch *b, const float *weight, const k2_param *p, const float *grad,
+                            float *u)
+{
+    double norm = 0, along = 0, scale = 0;
+    for (size_t e = 0; e < p->count; e++) {
+        norm += (double)u[e] * (double)u[e];
+        scale += (double)grad[e] * (double)grad[e];
+    }
+    norm = sqrt(norm);
+    scale = sqrt(scale);
+    for (size_t e = 0; e < p->count; e++) {
+        u[e] = (float)((double)u[e] / norm);
+        along += (double)u[e] * (double)grad[e];
+    }
+    double got = slope(m, b, weight, p, u, 0.02 / (1 + scale)); /* moves the loss by about 0.02 at most */
+    double limit = 2e-3 * scale + 2e-4;
+    if (fabs(got - along) > limit)
+        fail_msg("%s: differences give %.6g, the backward %.6g (limit %.2g)", p->name, got, along, limit);
+}
+
+static void check_model(int kind)
+{
+    k2_dims d = test_dims(kind);
+    k2_model *m = test_model(&d, 1, 7 + (uint64_t)kind);
+    const k2_model_layout *l = k2_model_layout_of(m);
+    /* A biased router keeps its choice under small steps (a flip would be a jump), and leaves experts without tokens. */
+    for (size_t i = 0; i < l->params_count; i++) {
+        float *w = k2_model_params(m) + l->params[i].offset;
+        for (size_t e = 0; l->params[i].kind == K2_KIND_BIAS && e < l->params[i].count; e++)
+            w[e] = 2.0f * (float)((e * 5 + 3) % l->params[i].count);
+    }
+    k2_model_params_changed(m);
+    const uint32_t lens[] = {1, 9, 5};
+    test_batch t = test_batch_new(&d, lens, 3, 11);
+    float weight[15], logp[15], *grads = k2_alloc_array(l->floats, sizeof(float));
+    for (size_t i = 0; i < 15; i++) weight[i] = (float)(2 * k2_rand_unit(3, K2_STREAM_TEST, 4, i) - 1);
+    test_run(m, 1, &t.b, &(k2_model_out){.logp = logp}, weight, grads);
+    size_t silent = 0;
+    for (size_t i = 0; i < l->params_count; i++) {
+        const k2_param *p = &l->params[i];
+        const float *g = grads + p->offset;
+        float *u = k2_alloc_array(p->count, sizeof(float));
+        memcpy(u, g, p->count * sizeof(float));
+        bool zero = true;
+        for (size_t e = 0; e < p->count; e++) zero = zero && g[e] == 0.0f;
+        silent += zero && p->expert >= 0;
+        if (!zero) check_direction(m, &t.b, weight, p, g, u);
+        for (size_t e = 0; e < p->count; e++) u[e] = (float)(2 * k2_rand_unit(5, K2_STREAM_TEST, i, e) - 1);
+        if (p->kind != K2_KIND_BIAS) check_direction(m, &t.b, weight, p, g, u);
+        k2_free(u);
+    }
+    if (d.n_routed_experts) assert_true(silent > 0); /* experts without tokens: gradient zero, and differences agree */
+    k2_free(grads);
+    test_batch_free(&t);
+    k2_model_free(m);
+}
+
+static void plain(void **state)
+{
+    (void)state;
+    check_model(0);
+}
+
+static void qlora_yarn_odd(void **state)
+{
+    (void)state;
+    check_model(1);
+}
+
+static void groups_tied(void **state)
+{
+    (void)state;
+    check_model(2);
+}
+
+static void dense(void **state)
+{
+    (void)state;
+    check_model(3);
+}
+
+/* Gradients accumulate, do not depend on threads, and are the same on every path of the kernels. */
+static void bits_do_not_depend_on_threads_or_path(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < TEST_MODELS; kind++) {
+        k2_dims d = test_dims(kind);
+        const uint32_t lens[] = {70, 3, 90, 1, 20};
+        test_batch t = test_batch_new(&d, lens, 5, 21);
+        float *want = NULL, *logp_want = NULL;
+        for (uint32_t run = 0; run < 5; run++) {
+            static const struct {
+                uint32_t threads;
+                k2_isa isa;
+            } runs[] = {{1, K2_ISA_COUNT}, {2, K2_ISA_COUNT}, {3, K2_ISA_COUNT}, {1, K2_ISA_AVX2}, {1, K2_ISA_PORTABLE}};
+            k2_isa best = k2_kern_isa();
+            if (runs[run].isa != K2_ISA_COUNT && k2_kern_isa_use(runs[run].isa) != K2_OK) continue;
+            k2_model *m = test_model(&d, runs[run].threads, 3);
+            size_t n = k2_model_param_count(m);
+            float *grads = k2_alloc_array(n, sizeof(float)), *logp = k2_alloc_array(184, sizeof(float)), dlogp[184];
+            for (size_t i = 0; i < 184; i++) dlogp[i] = (float)(k2_rand_unit(3, K2_STREAM_TEST, 5, i) - 0.5);
+            for (int twice = 0; twice < 2; twice++)
+                test_run(m, runs[run].threads, &t.b, &(k2_model_out){.logp = logp}, dlogp, grads);
+            if (want) {
+                assert_memory_equal(logp, logp_want, 184 * sizeof(float));
+                assert_memory_equal(grads, want, n * sizeof(float));
+                k2_free(grads);
+                k2_free(logp);
+            } else {
+                want = grads;
+                logp_want = logp;
+            }
+            k2_model_free(m);
+            assert_int_equal(k2_kern_isa_use(best), K2_OK);
+        }
+        k2_free(want);
+        k2_free(logp_want);
+        test_batch_free(&t);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plain),
+        cmocka_unit_test(qlora_yarn_odd),
+        cmocka_unit_test(groups_tied),
+        cmocka_unit_test(dense),
+        cmocka_unit_test(bits_do_not_depend_on_threads_or_path),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
