@@ -171,6 +171,10 @@ static void swap_weights(k2i_engine *e)
 {
     k2i_weights old = e->active;
     e->active = e->next;
+    if (!e->active.model) { /* the same weights under another version */
+        e->active.model = old.model;
+        old.model = NULL;
+    }
     e->next = old;
     k2i_core_switch_done(e->core, e->active.digest);
     pthread_mutex_lock(&e->lock);
@@ -368,7 +372,7 @@ void k2i_engine_end(k2i_engine *e, k2i_job *job, k2i_finish as)
 void k2i_engine_switch(k2i_engine *e, const k2i_weights *weights, uint64_t deadline_ns,
                        void (*on_done)(void *arg, k2_model *old), void *arg)
 {
-    K2_ASSERT(!e->switching && weights->model);
+    K2_ASSERT(!e->switching);
     e->switching = true;
     e->on_switched = on_done;
     e->switched_arg = arg;

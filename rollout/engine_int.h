@@ -66,7 +66,8 @@ void k2i_engine_free(k2i_engine *e, k2_model **model);
 k2_code k2i_engine_submit(k2i_engine *e, k2i_job *job);
 void k2i_engine_end(k2i_engine *e, k2i_job *job, k2i_finish as);
 
-/* k2i_engine_switch - decode with other weights from a step boundary on; see engine_core_int.h.
+/* k2i_engine_switch - decode with other weights from a step boundary on; see engine_core_int.h. A model of NULL keeps the one
+ * in use: the same weights under another version.
  *
  * keeps    on_done(arg, old) comes once, on the loop, with the model that was in use (NULL for none), now the caller's. One
  *          switch at a time (asserted)
