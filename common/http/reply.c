@@ -122,8 +122,7 @@ static k2_buf *stream_head(k2_http_req *r)
     }
     r->head_waits = false;
     k2_buf *out = head_begin(r, r->status, r->content_type);
-    k2_buf_puts(out, r->chunked ? "Cache-Control: no-cache\r\nTransfer-Encoding: chunked\r\n\r\n"
-                                : "Cache-Control: no-cache\r\n\r\n");
+    k2_buf_puts(out, r->chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
     return out;
 }
 

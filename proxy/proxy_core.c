@@ -1,6 +1,6 @@
-/* core.c - see core_int.h. After every event one function, `serve_queue`, looks whether queued requests can go somewhere; it
- * does so only when something changed that could let one go. */
-#include "proxy/core_int.h"
+/* proxy_core.c - see proxy_core_int.h. After every event one function, `serve_queue`, looks whether queued requests can go
+ * somewhere; it does so only when something changed that could let one go. */
+#include "proxy/proxy_core_int.h"
 
 #include <string.h>
 
@@ -230,12 +230,14 @@ static void serve_queue(k2i_px *c, k2i_px_outbox *out)
         req *r = &c->reqs[i];
         next = r->next;
         if (!room(out)) return;
+        if (c->now_ns >= r->deadline_ns) { /* also where an engine may serve it that refused it again and again */
+            c->stats.expired++;
+            fail(c, i, 503, 1, why_waiting(c, r), out);
+            continue;
+        }
         uint32_t slot = c->look || r->must_hold ? pick(c, r) : K2I_PX_NONE;
         if (slot != K2I_PX_NONE) {
             dispatch(c, i, slot, out);
-        } else if (c->now_ns >= r->deadline_ns) {
-            c->stats.expired++;
-            fail(c, i, 503, 1, why_waiting(c, r), out);
         } else if (r->must_hold) {
             r->must_hold = false;
             k2i_px_action *a = act(out, K2I_PX_HOLD);
@@ -489,7 +491,7 @@ static void on_failed(k2i_px *c, const k2i_px_event *ev, k2i_px_outbox *out)
     c->stats.retried++;
     /* Waiting out a busy engine or one with other weights is one wait, from when the request came to it. */
     if (counts) r->deadline_ns = c->now_ns + c->config.wait_ns;
-    uint32_t other = pick(c, r);
+    uint32_t other = c->now_ns < r->deadline_ns ? pick(c, r) : K2I_PX_NONE;
     if (other != K2I_PX_NONE) dispatch(c, i, other, out);
 }
 

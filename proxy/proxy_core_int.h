@@ -1,4 +1,4 @@
-/* core - the proxy's decisions: which engine serves a request, when it is sent again, when it is refused. Pure: an event with its
+/* proxy_core - the proxy's decisions: which engine serves a request, when it is sent again, when it is refused. Pure: an event with its
  * time in, a bounded list of actions out; nothing is allocated after new.
  *
  *   request:   REQUEST ──► queued ──SEND──► running ──DONE──► gone
@@ -11,8 +11,8 @@
  * A request is queued only while no engine may serve it: engines batch by themselves, so there is no cap for each. Load is
  * counted in tokens that may still have to be computed: prompt + what is left of max_tokens.
  */
-#ifndef K2_PROXY_CORE_INT_H
-#define K2_PROXY_CORE_INT_H
+#ifndef K2_PROXY_PROXY_CORE_INT_H
+#define K2_PROXY_PROXY_CORE_INT_H
 
 #include "common/base/base.h"
 

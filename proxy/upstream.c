@@ -1,0 +1,303 @@
+/* upstream.c - the engine's side of a job. The proxy always streams from an engine, also for a client that does not: what has
+ * come is then here when the engine dies, and another one goes on from it.
+ *
+ *   attempt:  SEND ─► head ─► events ... ─► [DONE] or the end ─► complete
+ *                 └ 4xx ─► relayed      └ broken, silent, 5xx, error event ─► FAILED ─► SEND elsewhere, with prompt + tokens so
+ * far
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "proxy/io_int.h"
+
+static const k2_http_call_ops call_ops;
+
+/* ---- sending ---------------------------------------------------------------------------------------------------------------
+ */
+
+void k2i_px_upstream_cancel(k2i_px_job *job)
+{
+    if (job->call) k2_http_cancel(job->call);
+    job->call = NULL;
+    job->upstream_paused = false;
+    if (job->sse_open) k2_sse_fini(&job->events);
+    job->sse_open = false;
+}
+
+/* Can another engine go on from what has come? Its prompt's ids and an id for every token are needed. Where the text of some
+ * tokens may be held back at the engine that is gone (stop strings), it is begun anew as long as the client has seen none of
+ * it. */
+static bool resumable(const k2i_px_job *job)
+{
+    bool prompt = job->prompt_ids || job->request.prompt_ids;
+    if (job->request.stop_count > 0 && !job->delivered) return false;
+    return job->ids_whole && job->count > 0 && prompt;
+}
+
+static void write_body(k2i_px_job *job, k2_buf *out)
+{
+    k2_openai_request r = job->request; /* a view: it owns nothing */
+    r.stream = r.include_usage = r.return_token_ids = true;
+    job->resumed = job->count > 0;
+    /* Our own engines want to know that the last tokens of the prompt are generated ones, with or without k2 in the request. */
+    if (job->resumed && job->has_k2) r.k2.present = true;
+    k2_openai_resume resume = {.prompt_ids = job->request.prompt_ids ? NULL : job->prompt_ids,
+                               .prompt_ids_count = job->prompt_count,
+                               .ids = job->ids,
+                               .ids_count = job->count};
+    k2_openai_write_request(out, &r, job->resumed ? &resume : NULL);
+}
+
+void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot)
+{
+    k2i_px_io *io = job->io;
+    const k2i_px_engine *engine = k2i_px_engine_at(io->core, slot);
+    static const k2_http_header headers[] = {{"Content-Type", "application/json"}};
+    char url[K2I_PX_URL_MAX + 64];
+    k2i_px_upstream_cancel(job);
+    job->slot = slot;
+    job->attempts++;
+    job->status = 0;
+    job->sse = false;
+    job->content_type[0] = 0;
+    k2_buf_clear(&job->reply);
+    uint64_t stall_ns = io->config.stall_ms * K2_NS_PER_MS, first_ns = K2_MAX(stall_ns, io->config.wait_ms * K2_NS_PER_MS);
+    k2_http_call_spec spec = {.method = "POST",
+                              .url = url,
+                              .headers = headers,
+                              .header_count = 1,
+                              .connect_ns = io->config.connect_ms * K2_NS_PER_MS,
+                              .first_byte_ns = first_ns,
+                              .idle_ns = stall_ns};
+    if (job->kind == K2I_PX_FORWARD) {
+        snprintf(url, sizeof url, "%s%s", engine->url, job->path);
+        spec.method = job->method;
+        spec.header_count = job->forward.len > 0;
+        spec.body = job->forward.data;
+        spec.body_bytes = job->forward.len;
+        if (job->forward.len > 0) spec.first_byte_ns = K2_MAX(first_ns, K2I_PX_SCORE_NS);
+    } else {
+        k2_buf_clear(&io->body);
+        write_body(job, &io->body);
+        bool chat = job->kind == K2I_PX_CHAT && !job->resumed;
+        snprintf(url, sizeof url, "%s%s", engine->url, chat ? "/v1/chat/completions" : "/v1/completions");
+        spec.body = io->body.data;
+        spec.body_bytes = io->body.len;
+    }
+    job->call = k2_http_request(io->client, &spec, &call_ops, job, NULL);
+    if (job->call) return;
+    job->broken = true; /* we are inside the core's step: it is told behind the actions */
+    job->broken_next = io->broken;
+    io->broken = job;
+}
+
+/* ---- failing
+ * ----------------------------------------------------------------------------------------------------------------- */
+
+/* What came is of no use to another engine: forget it, if the client has not seen it. */
+static void begin_anew(k2i_px_job *job)
+{
+    job->count = 0;
+    job->ids_whole = job->logprobs_whole = true;
+    job->anything = job->looked = job->foreign = false;
+    k2_buf_clear(&job->text);
+}
+
+void k2i_px_upstream_failed(k2i_px_job *job, k2i_px_why why, const char *text)
+{
+    static const char *const names[] = {"refused", "broken", "stalled", "error", "busy", "wrong_digest"};
+    k2i_px_io *io = job->io;
+    k2i_px_upstream_cancel(job);
+    if (job->finish[0]) { /* all had come but the end of the connection */
+        k2i_px_job_complete(job);
+        return;
+    }
+    bool resume = resumable(job);
+    if (resume && job->request.has_max_tokens && job->count >= job->request.max_tokens) {
+        memcpy(job->finish, "length", 7); /* the last event was lost, and nothing is left to generate */
+        if (job->request.stream) k2i_px_job_deliver(job, &(k2_openai_answer){.text = "", .finish_reason = "length"});
+        k2i_px_job_complete(job);
+        return;
+    }
+    K2_LOG_INFO(io->log, "engine failed a request engine=%llu why=%s tokens=%zu resume=%d text=\"%s\"",
+                (unsigned long long)k2i_px_engine_at(io->core, job->slot)->id, names[why], job->count, resume, text);
+    bool final = job->anything && !resume && job->delivered;
+    if (!resume && !final) begin_anew(job);
+    k2i_px_event ev = {.kind = K2I_PX_FAILED, .request = job->id, .failed = {.why = why, .final = final}};
+    k2i_px_io_step(io, &ev);
+}
+
+/* ---- what comes
+ * -------------------------------------------------------------------------------------------------------------- */
+
+static void keep_prompt_ids(k2i_px_job *job, const k2_openai_answer *a)
+{
+    if (!a->prompt_ids || job->prompt_ids || job->resumed || a->prompt_ids_count == 0) return;
+    job->prompt_ids = k2_alloc_array(a->prompt_ids_count, sizeof *job->prompt_ids);
+    memcpy(job->prompt_ids, a->prompt_ids, a->prompt_ids_count * sizeof *job->prompt_ids);
+    job->prompt_count = a->prompt_ids_count;
+}
+
+static void keep_tokens(k2i_px_job *job, const k2_openai_answer *a)
+{
+    if (job->count + a->count > job->cap) {
+        job->cap = K2_MAX(job->cap * 2, K2_MAX(job->count + a->count, (size_t)32));
+        job->ids = k2_realloc_array(job->ids, job->cap, sizeof *job->ids);
+        job->logprobs = k2_realloc_array(job->logprobs, job->cap, sizeof *job->logprobs);
+    }
+    if (a->ids)
+        memcpy(job->ids + job->count, a->ids, a->count * sizeof *job->ids);
+    else if (a->count > 0 || a->text_bytes > 0)
+        job->ids_whole = false;
+    if (a->logprobs)
+        memcpy(job->logprobs + job->count, a->logprobs, a->count * sizeof *job->logprobs);
+    else if (a->count > 0)
+        job->logprobs_whole = false;
+    if (!job->ids_whole && a->count > 0) /* log-probabilities without ids: counted, never given as ids */
+        memset(job->ids + job->count, 0, a->count * sizeof *job->ids);
+    job->count += a->count;
+    k2_buf_append(&job->text, a->text, a->text_bytes);
+}
+
+/* An event's or a whole answer's content goes into the job, and on to a client that streams. */
+static void take(k2i_px_job *job, const k2_openai_answer *a)
+{
+    k2i_px_io *io = job->io;
+    if (a->model[0] && !job->model[0]) snprintf(job->model, sizeof job->model, "%s", a->model);
+    if (a->has_k2) {
+        job->has_k2 = true;
+        job->version = a->version;
+        job->digest = a->digest;
+    }
+    if (a->has_usage && !job->resumed) {
+        job->has_usage = true;
+        job->prompt_tokens = a->prompt_tokens;
+        job->completion_tokens = a->completion_tokens;
+    }
+    keep_prompt_ids(job, a);
+    if (!job->looked) job->foreign = !a->ids && !a->has_k2 && !a->prompt_ids;
+    job->looked = true;
+    keep_tokens(job, a);
+    bool news = a->count > 0 || a->text_bytes > 0;
+    if (news && !job->anything) {
+        job->anything = true;
+        k2_metric_observe(io->m_first_token, (double)(k2_loop_now_ns(io->loop) - job->begin_ns) / 1e9);
+    }
+    if (a->finish_reason) snprintf(job->finish, sizeof job->finish, "%s", a->finish_reason);
+    if (job->request.stream && !job->foreign && (news || a->finish_reason)) k2i_px_job_deliver(job, a);
+}
+
+static void tell_progress(k2i_px_job *job, size_t tokens)
+{
+    if (tokens == 0) return;
+    k2_metric_add(job->io->m_tokens, (double)tokens);
+    k2i_px_event ev = {.kind = K2I_PX_PROGRESS, .request = job->id, .progress = {.tokens = tokens}};
+    k2i_px_io_step(job->io, &ev);
+}
+
+/* False: the job has gone on without this stream, or is gone. */
+static bool on_event(void *arg, const char *type, const char *data, size_t n)
+{
+    (void)type;
+    k2i_px_job *job = arg;
+    k2_openai_parsed *p = &job->io->parsed;
+    k2_error err;
+    if (strcmp(data, "[DONE]") == 0) return true; /* the end of the connection's answer tells; it may be used again then */
+    k2_code code = k2_openai_parse_answer(data, n, p, &err);
+    if (code != K2_OK) {
+        k2i_px_upstream_failed(job, code == K2_PEER_REFUSED ? K2I_PX_ERROR : K2I_PX_BROKEN, err.text);
+        return false;
+    }
+    if (p->a.finish_reason && strcmp(p->a.finish_reason, "abort") == 0) {
+        k2i_px_upstream_failed(job, K2I_PX_ERROR, "the engine aborted the answer");
+        return false;
+    }
+    size_t tokens = K2_MAX(p->a.count, (size_t)(p->a.text_bytes > 0 && !p->a.ids));
+    bool usage_only = p->a.has_usage && !p->a.finish_reason && p->a.count == 0 && p->a.text_bytes == 0;
+    take(job, &p->a);
+    /* What another's engine says may hold more than is understood here: its clients get its own words. */
+    if (job->request.stream && job->foreign && !usage_only) k2i_px_job_deliver_raw(job, data, n);
+    tell_progress(job, tokens);
+    return true;
+}
+
+static void on_head(void *arg, int status, const char *content_type)
+{
+    k2i_px_job *job = arg;
+    job->status = status;
+    snprintf(job->content_type, sizeof job->content_type, "%s", content_type);
+    job->sse = job->kind != K2I_PX_FORWARD && status == 200 && strncmp(content_type, "text/event-stream", 17) == 0;
+    if (!job->sse) return;
+    k2_sse_init(&job->events, K2I_PX_EVENT_MAX);
+    job->sse_open = true;
+}
+
+static void on_data(void *arg, const char *data, size_t n)
+{
+    k2i_px_job *job = arg;
+    if (job->sse) {
+        k2_code code = k2_sse_feed(&job->events, data, n, on_event, job);
+        if (code == K2_LIMIT) k2i_px_upstream_failed(job, K2I_PX_BROKEN, "an event is too large");
+        return;
+    }
+    size_t max = job->status == 200 || job->kind == K2I_PX_FORWARD ? K2I_PX_ANSWER_MAX : K2I_PX_ERROR_MAX;
+    if (job->reply.len + n <= max) k2_buf_append(&job->reply, data, n);
+}
+
+static k2i_px_why why_of(k2_code code)
+{
+    switch (code) {
+    case K2_TIMEOUT: return K2I_PX_STALLED;
+    case K2_PEER_REFUSED:
+    case K2_NOT_FOUND: return K2I_PX_REFUSED;
+    default: return K2I_PX_BROKEN;
+    }
+}
+
+/* A whole answer where a stream was asked for: engines that cannot stream. */
+static void whole_answer(k2i_px_job *job)
+{
+    k2_openai_parsed *p = &job->io->parsed;
+    k2_error err;
+    k2_code code = k2_openai_parse_answer(job->reply.data ? job->reply.data : "", job->reply.len, p, &err);
+    if (code != K2_OK || !p->a.finish_reason) {
+        k2i_px_upstream_failed(job, K2I_PX_BROKEN, code != K2_OK ? err.text : "no finish_reason");
+        return;
+    }
+    size_t tokens = p->a.count;
+    take(job, &p->a);
+    if (job->request.stream && job->foreign)
+        k2i_px_job_deliver(job, &p->a); /* its own words would be of the wrong shape here */
+    tell_progress(job, tokens);
+    k2i_px_job_complete(job);
+}
+
+static void on_done(void *arg, k2_code code, const char *text)
+{
+    k2i_px_job *job = arg;
+    job->call = NULL;
+    if (code != K2_OK) {
+        k2i_px_upstream_failed(job, why_of(code), text);
+    } else if (job->sse) {
+        if (job->finish[0])
+            k2i_px_job_complete(job);
+        else
+            k2i_px_upstream_failed(job, K2I_PX_BROKEN, "the stream ended before the answer");
+    } else if (job->status == 409 && job->kind != K2I_PX_FORWARD && (job->request.k2.has_digest || job->request.k2.train)) {
+        k2i_px_upstream_failed(job, K2I_PX_WRONG_DIGEST, "the engine holds other weights");
+    } else if (job->status == 429 || job->status == 503) {
+        k2i_px_upstream_failed(job, K2I_PX_BUSY, "the engine is busy");
+    } else if (job->status >= 500) {
+        k2i_px_upstream_failed(job, K2I_PX_ERROR, "the engine answered 5xx");
+    } else if (job->kind == K2I_PX_FORWARD) {
+        k2i_px_job_complete(job);
+    } else if (job->status == 200) {
+        whole_answer(job);
+    } else if (job->begun) {
+        k2i_px_upstream_failed(job, K2I_PX_ERROR, "the engine refused to go on");
+    } else {
+        k2i_px_job_relay(job);
+    }
+}
+
+static const k2_http_call_ops call_ops = {.on_head = on_head, .on_data = on_data, .on_done = on_done};
