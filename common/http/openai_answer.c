@@ -50,7 +50,7 @@ static bool read_ids(const cJSON *v, uint32_t **ids, size_t *cap, size_t *count)
     size_t n = 0;
     for (const cJSON *e = v->child; e; e = e->next) {
         int64_t id;
-        if (!k2i_json_int(e, 0, INT32_MAX, &id)) return false;
+        if (!k2i_openai_read_int(e, 0, INT32_MAX, &id)) return false;
         if (n == *cap) {
             *cap = K2_MAX(*cap * 2, (size_t)16);
             *ids = k2_realloc_array(*ids, *cap, sizeof **ids);
@@ -90,7 +90,7 @@ static bool read_ext(const cJSON *root, k2_openai_answer *a)
     const cJSON *k = get(root, "k2");
     if (!k) return true;
     const cJSON *digest = get(k, "digest");
-    if (!k2i_json_u64(cJSON_GetObjectItemCaseSensitive(k, "version"), &a->version)) return false;
+    if (!k2i_openai_read_u64(cJSON_GetObjectItemCaseSensitive(k, "version"), &a->version)) return false;
     if (!cJSON_IsString(digest) || !k2_digest_parse(digest->valuestring, &a->digest)) return false;
     return a->has_k2 = true;
 }
@@ -100,8 +100,8 @@ static bool read_usage(const cJSON *root, k2_openai_answer *a)
     const cJSON *u = get(root, "usage");
     if (!u) return true;
     const cJSON *prompt = get(u, "prompt_tokens"), *completion = get(u, "completion_tokens");
-    if (prompt && !k2i_json_u64(prompt, &a->prompt_tokens)) return false;
-    if (completion && !k2i_json_u64(completion, &a->completion_tokens)) return false;
+    if (prompt && !k2i_openai_read_u64(prompt, &a->prompt_tokens)) return false;
+    if (completion && !k2i_openai_read_u64(completion, &a->completion_tokens)) return false;
     return a->has_usage = true;
 }
 
@@ -122,7 +122,7 @@ static const char *read_all(k2_openai_parsed *p, const cJSON *root)
     if (!keep(p, message ? get(message, "content") : get(choice, "text"), &text, &a->text_bytes)) return "text";
     const cJSON *reason = get(choice, "finish_reason");
     if (!keep(p, reason, &finish, &finish_n)) return "finish_reason";
-    if (created && !k2i_json_u64(created, &a->created)) a->created = 0; /* some send fractions of a second */
+    if (created && !k2i_openai_read_u64(created, &a->created)) a->created = 0; /* some send fractions of a second */
     const cJSON *ids = get(choice, "token_ids"), *prompt_ids = get(choice, "prompt_token_ids");
     if (!prompt_ids) prompt_ids = get(root, "prompt_token_ids");
     if (!read_ids(ids, &p->ids, &p->ids_cap, &a->count)) return "token_ids";
@@ -146,7 +146,7 @@ static const char *read_all(k2_openai_parsed *p, const cJSON *root)
 k2_code k2_openai_parse_answer(const char *body, size_t n, k2_openai_parsed *out, k2_error *err)
 {
     const char *why;
-    cJSON *root = k2i_json_parse(body, n, &why);
+    cJSON *root = k2i_openai_json(body, n, &why);
     if (!root || !cJSON_IsObject(root)) {
         cJSON_Delete(root);
         return k2_error_set(err, K2_PEER_PROTOCOL, "the answer %s", root ? "is no JSON object" : why);

@@ -6,7 +6,7 @@
 
 #define DEPTH_MAX 64u /* arrays and objects inside one another: metadata and tools of real clients stay under 20 */
 
-cJSON *k2i_json_parse(const char *body, size_t n, const char **why)
+cJSON *k2i_openai_json(const char *body, size_t n, const char **why)
 {
     *why = k2_json_fault(body, n, DEPTH_MAX);
     if (*why) return NULL;
@@ -21,7 +21,7 @@ cJSON *k2i_json_parse(const char *body, size_t n, const char **why)
     return NULL;
 }
 
-bool k2i_json_int(const cJSON *v, int64_t lo, int64_t hi, int64_t *out)
+bool k2i_openai_read_int(const cJSON *v, int64_t lo, int64_t hi, int64_t *out)
 {
     if (!cJSON_IsNumber(v)) return false;
     double d = v->valuedouble;
@@ -32,16 +32,16 @@ bool k2i_json_int(const cJSON *v, int64_t lo, int64_t hi, int64_t *out)
     return true;
 }
 
-bool k2i_json_u64(const cJSON *v, uint64_t *out)
+bool k2i_openai_read_u64(const cJSON *v, uint64_t *out)
 {
     int64_t i;
     if (cJSON_IsString(v)) return k2_str_u64(v->valuestring, out);
-    if (!k2i_json_int(v, 0, (int64_t)K2I_JSON_EXACT_MAX, &i)) return false;
+    if (!k2i_openai_read_int(v, 0, (int64_t)K2I_JSON_EXACT_MAX, &i)) return false;
     *out = (uint64_t)i;
     return true;
 }
 
-void k2i_put_u64(k2_buf *out, uint64_t v)
+void k2i_openai_put_u64(k2_buf *out, uint64_t v)
 {
     char digits[20];
     size_t at = sizeof digits;
@@ -52,12 +52,12 @@ void k2i_put_u64(k2_buf *out, uint64_t v)
     k2_buf_append(out, digits + at, sizeof digits - at);
 }
 
-void k2i_put_ids(k2_buf *out, const uint32_t *ids, size_t count)
+void k2i_openai_put_ids(k2_buf *out, const uint32_t *ids, size_t count)
 {
     k2_buf_append(out, "[", 1);
     for (size_t i = 0; i < count; i++) {
         if (i) k2_buf_append(out, ",", 1);
-        k2i_put_u64(out, ids[i]);
+        k2i_openai_put_u64(out, ids[i]);
     }
     k2_buf_append(out, "]", 1);
 }
@@ -66,7 +66,7 @@ void k2_openai_write_u64(k2_buf *out, uint64_t v)
 {
     bool exact = v <= (uint64_t)K2I_JSON_EXACT_MAX;
     if (!exact) k2_buf_puts(out, "\"");
-    k2i_put_u64(out, v);
+    k2i_openai_put_u64(out, v);
     if (!exact) k2_buf_puts(out, "\"");
 }
 
@@ -107,7 +107,7 @@ void k2_openai_write_error(k2_buf *out, const k2_openai_error *e)
 void k2_openai_read_error(const char *body, size_t n, int status, k2_openai_error *out)
 {
     const char *why;
-    cJSON *root = k2i_json_parse(body, n, &why);
+    cJSON *root = k2i_openai_json(body, n, &why);
     /* OpenAI and vLLM: {"error": {...}}; older vLLM and others put message and param at the top. */
     const cJSON *e = cJSON_GetObjectItemCaseSensitive(root, "error");
     if (!cJSON_IsObject(e)) e = root;
@@ -127,7 +127,7 @@ void k2_openai_write_models(k2_buf *out, const char *const *models, size_t count
         k2_buf_puts(out, i ? ",{\"id\":" : "{\"id\":");
         k2_buf_json_string(out, models[i], strlen(models[i]));
         k2_buf_puts(out, ",\"object\":\"model\",\"created\":");
-        k2i_put_u64(out, created);
+        k2i_openai_put_u64(out, created);
         k2_buf_puts(out, ",\"owned_by\":\"k2rl\"}");
     }
     k2_buf_puts(out, "]}");
@@ -149,14 +149,14 @@ void k2_openai_write_health(k2_buf *out, bool has_k2, uint64_t version, k2_diges
 bool k2_openai_read_health(const char *body, size_t n, uint64_t *version, k2_digest *digest)
 {
     const char *why;
-    cJSON *root = k2i_json_parse(body, n, &why);
+    cJSON *root = k2i_openai_json(body, n, &why);
     const cJSON *k = cJSON_GetObjectItemCaseSensitive(root, "k2");
     if (!cJSON_IsObject(k)) k = root;
     const cJSON *hex = cJSON_GetObjectItemCaseSensitive(k, "digest");
     uint64_t v = 0;
     k2_digest d;
     bool ok = cJSON_IsString(hex) && k2_digest_parse(hex->valuestring, &d) &&
-              k2i_json_u64(cJSON_GetObjectItemCaseSensitive(k, "version"), &v);
+              k2i_openai_read_u64(cJSON_GetObjectItemCaseSensitive(k, "version"), &v);
     if (ok) {
         *version = v;
         *digest = d;

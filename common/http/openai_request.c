@@ -56,7 +56,7 @@ static bool read_bool(reader *x, const cJSON *v, bool *out)
 static bool read_int(reader *x, const cJSON *v, int64_t lo, int64_t hi, int64_t *out)
 {
     char what[80];
-    if (k2i_json_int(v, lo, hi, out)) return true;
+    if (k2i_openai_read_int(v, lo, hi, out)) return true;
     snprintf(what, sizeof what, "an integer from %lld to %lld", (long long)lo, (long long)hi);
     return expected(x, x->name, what, v);
 }
@@ -88,7 +88,7 @@ static bool read_ids(reader *x, const cJSON *array, uint32_t *out, size_t count)
         int64_t id;
         char at[64];
         K2_ASSERT(i < count);
-        if (!k2i_json_int(e, 0, INT32_MAX, &id)) {
+        if (!k2i_openai_read_int(e, 0, INT32_MAX, &id)) {
             snprintf(at, sizeof at, "%s[%zu]", x->name, i);
             return expected(x, at, "a token id", e);
         }
@@ -207,9 +207,9 @@ static bool p_seed(reader *x, const cJSON *v)
 {
     /* OpenAI's seed is signed; ours are the 64 bits. */
     int64_t n;
-    if (k2i_json_int(v, -(int64_t)K2I_JSON_EXACT_MAX, (int64_t)K2I_JSON_EXACT_MAX, &n))
+    if (k2i_openai_read_int(v, -(int64_t)K2I_JSON_EXACT_MAX, (int64_t)K2I_JSON_EXACT_MAX, &n))
         x->r->seed = (uint64_t)n;
-    else if (!k2i_json_u64(v, &x->r->seed))
+    else if (!k2i_openai_read_u64(v, &x->r->seed))
         return expected(x, "seed", "an integer, or a decimal string beyond 2^53", v);
     return x->r->has_seed = true;
 }
@@ -242,7 +242,7 @@ static bool p_logprobs(reader *x, const cJSON *v)
         return true;
     }
     int64_t n;
-    if (x->r->chat || !k2i_json_int(v, 0, 1, &n))
+    if (x->r->chat || !k2i_openai_read_int(v, 0, 1, &n))
         return expected(x, "logprobs", x->r->chat ? "true or false" : "0 or 1 (the sampled token's)", v);
     x->r->logprobs = true;
     return true;
@@ -292,7 +292,8 @@ static bool p_k2(reader *x, const cJSON *v)
             if (!cJSON_IsBool(e)) return expected(x, at, "true or false", e);
             *flag = cJSON_IsTrue(e);
         } else if (has || position) {
-            if (!k2i_json_u64(e, position ? &k->position : number)) return expected(x, at, "a number from 0 to 2^64-1", e);
+            if (!k2i_openai_read_u64(e, position ? &k->position : number))
+                return expected(x, at, "a number from 0 to 2^64-1", e);
             if (has) *has = true;
         } else if (strcmp(name, "digest") == 0) {
             if (!cJSON_IsString(e) || !k2_digest_parse(e->valuestring, &k->digest)) return bad(x, at, "expected 32 hex digits");
@@ -441,7 +442,7 @@ static bool read_all(reader *x, const cJSON *root)
 bool k2_openai_parse_request(const char *body, size_t n, bool chat, k2_openai_request *out, k2_openai_error *err)
 {
     const char *why;
-    cJSON *root = k2i_json_parse(body, n, &why);
+    cJSON *root = k2i_openai_json(body, n, &why);
     if (!root || !cJSON_IsObject(root)) {
         k2_openai_error_set(err, 400, "invalid_json", NULL, "the body is no JSON object: %s",
                             root ? "another kind of value" : why);

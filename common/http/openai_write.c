@@ -47,12 +47,12 @@ static void write_prompt(k2_buf *out, const k2_openai_request *r, const k2_opena
         size_t count = own ? r->prompt_ids_count : resume->prompt_ids_count;
         K2_ASSERT(ids && count > 0);
         put(out, "\"prompt\":");
-        k2i_put_ids(out, ids, count);
+        k2i_openai_put_ids(out, ids, count);
         if (resume->ids_count > 0) {
             out->data[out->len - 1] = ','; /* instead of the closing bracket: the list goes on */
             for (size_t i = 0; i < resume->ids_count; i++) {
                 if (i) put(out, ",");
-                k2i_put_u64(out, resume->ids[i]);
+                k2i_openai_put_u64(out, resume->ids[i]);
             }
             put(out, "]");
         }
@@ -66,7 +66,7 @@ static void write_prompt(k2_buf *out, const k2_openai_request *r, const k2_opena
         put(out, "]");
     } else if (r->prompt_ids) {
         put(out, "\"prompt\":");
-        k2i_put_ids(out, r->prompt_ids, r->prompt_ids_count);
+        k2i_openai_put_ids(out, r->prompt_ids, r->prompt_ids_count);
     } else {
         put_string(out, "\"prompt\":", r->prompt_text, r->prompt_bytes);
     }
@@ -93,13 +93,13 @@ static void write_sampling(k2_buf *out, const k2_openai_request *r)
 {
     if (r->has_temperature) put_double(out, ",\"temperature\":", r->temperature);
     if (r->has_top_p) put_double(out, ",\"top_p\":", r->top_p);
-    if (r->has_top_k) put(out, ",\"top_k\":"), k2i_put_u64(out, (uint64_t)r->top_k);
+    if (r->has_top_k) put(out, ",\"top_k\":"), k2i_openai_put_u64(out, (uint64_t)r->top_k);
     if (r->has_seed) put(out, ",\"seed\":"), k2_openai_write_u64(out, r->seed);
     if (r->stop_count) {
         for (size_t i = 0; i < r->stop_count; i++) put_string(out, i ? "," : ",\"stop\":[", r->stops[i], strlen(r->stops[i]));
         put(out, "]");
     }
-    if (r->stop_id_count) put(out, ",\"stop_token_ids\":"), k2i_put_ids(out, r->stop_ids, r->stop_id_count);
+    if (r->stop_id_count) put(out, ",\"stop_token_ids\":"), k2i_openai_put_ids(out, r->stop_ids, r->stop_id_count);
     if (r->ignore_eos) put(out, ",\"ignore_eos\":true");
 }
 
@@ -112,7 +112,7 @@ void k2_openai_write_request(k2_buf *out, const k2_openai_request *r, const k2_o
     if (r->has_max_tokens) {
         K2_ASSERT(so_far < r->max_tokens);
         put(out, ",\"max_tokens\":");
-        k2i_put_u64(out, r->max_tokens - so_far);
+        k2i_openai_put_u64(out, r->max_tokens - so_far);
     }
     write_sampling(out, r);
     if (r->stream) put(out, ",\"stream\":true");
@@ -136,7 +136,7 @@ static void write_logprobs(k2_buf *out, const k2_openai_answer *a)
     for (size_t i = 0; i < a->count; i++) {
         if (i) put(out, ",");
         put(out, a->chat ? "{\"token\":\"token_id:" : "\"token_id:");
-        k2i_put_u64(out, a->ids ? a->ids[i] : 0);
+        k2i_openai_put_u64(out, a->ids ? a->ids[i] : 0);
         put(out, "\"");
         if (!a->chat) continue;
         put(out, ",\"logprob\":");
@@ -173,8 +173,8 @@ static void write_choice(k2_buf *out, const k2_openai_answer *a, bool chunk)
         put_string(out, ",\"finish_reason\":", a->finish_reason, strlen(a->finish_reason));
     else
         put(out, ",\"finish_reason\":null");
-    if (a->ids) put(out, ",\"token_ids\":"), k2i_put_ids(out, a->ids, a->count);
-    if (a->prompt_ids) put(out, ",\"prompt_token_ids\":"), k2i_put_ids(out, a->prompt_ids, a->prompt_ids_count);
+    if (a->ids) put(out, ",\"token_ids\":"), k2i_openai_put_ids(out, a->ids, a->count);
+    if (a->prompt_ids) put(out, ",\"prompt_token_ids\":"), k2i_openai_put_ids(out, a->prompt_ids, a->prompt_ids_count);
     put(out, "}");
 }
 
@@ -185,7 +185,7 @@ static void write_object(k2_buf *out, const k2_openai_answer *a, bool chunk)
              : chunk  ? ",\"object\":\"chat.completion.chunk\""
                       : ",\"object\":\"chat.completion\"");
     put(out, ",\"created\":");
-    k2i_put_u64(out, a->created);
+    k2i_openai_put_u64(out, a->created);
     put_string(out, ",\"model\":", a->model, strlen(a->model));
     put(out, ",\"choices\":[");
     bool usage_only = chunk && a->has_usage && !a->finish_reason && a->text_bytes == 0 && a->count == 0;
@@ -193,11 +193,11 @@ static void write_object(k2_buf *out, const k2_openai_answer *a, bool chunk)
     put(out, "]");
     if (a->has_usage) {
         put(out, ",\"usage\":{\"prompt_tokens\":");
-        k2i_put_u64(out, a->prompt_tokens);
+        k2i_openai_put_u64(out, a->prompt_tokens);
         put(out, ",\"completion_tokens\":");
-        k2i_put_u64(out, a->completion_tokens);
+        k2i_openai_put_u64(out, a->completion_tokens);
         put(out, ",\"total_tokens\":");
-        k2i_put_u64(out, a->prompt_tokens + a->completion_tokens);
+        k2i_openai_put_u64(out, a->prompt_tokens + a->completion_tokens);
         put(out, "}");
     }
     if (a->has_k2) {
