@@ -2,7 +2,8 @@
  *
  * C is cut into tiles of up to 8 rows by a few panels of 16 columns. A tile keeps its accumulators in registers and walks k,
  * so each element is one chain. K is cut into blocks only to stay in the cache: between blocks the chain rests in C, which
- * loses nothing. B comes in packed panels, or is packed strip by strip into a buffer on the stack. A is read where it lies.
+ * loses nothing. B comes in packed panels, is read where it lies, or is packed strip by strip into a buffer on the stack. A is read
+ * where it lies.
  */
 #include "common/kernel/kernel_int.h"
 #include "common/kernel/vec_int.h"
@@ -32,6 +33,7 @@ typedef struct tile_args {
     size_t lda;
     const float *b;
     size_t b_panel; /* floats from one panel to the next */
+    size_t b_step;  /* floats from one k to the next */
     float *c;
     size_t ldc;
     size_t last; /* columns of the last panel, 1 to 16 */
@@ -43,7 +45,7 @@ typedef struct tile_args {
 K2I_INLINE void tile(const int mr, const int np, const bool a_trans, const tile_args *t)
 {
     v16 acc[K2I_MR_MAX][K2I_NP_MAX];
-    const size_t lda = t->lda, b_panel = t->b_panel, ldc = t->ldc;
+    const size_t lda = t->lda, b_panel = t->b_panel, b_step = t->b_step, ldc = t->ldc;
     K2I_UNROLL
     for (int m = 0; m < mr; m++) {
         K2I_UNROLL
@@ -69,7 +71,7 @@ K2I_INLINE void tile(const int mr, const int np, const bool a_trans, const tile_
             K2I_UNROLL
             for (int p = 0; p < np; p++) acc[m][p] = v_fma(av, bv[p], acc[m][p]);
         }
-        b += 16;
+        b += b_step;
         a0 += step;
         a3 += step;
         a6 += step;
@@ -147,25 +149,46 @@ static void strip_rows(const k2_gemm *g, const tile_args *proto, size_t p0, size
 
 #define K2I_STRIP 3 /* panels of a strip: what the tallest tiles take at once */
 
+/* Panels of the strip that begins at panel p: as even as may be, for 3 + 1 would leave a tile that only loads. */
+static size_t strip_width(size_t panels, size_t p)
+{
+    size_t left = panels - p, strips = (left + K2I_STRIP - 1) / K2I_STRIP;
+    return (left + strips - 1) / strips;
+}
+
 static void block_packed(const k2_gemm *g, tile_args t, size_t k0)
 {
-    const size_t panels = (g->n + 15) / 16, strip = g->m <= 4 ? panels : K2I_STRIP;
+    const size_t panels = (g->n + 15) / 16;
     t.b_panel = g->k * 16;
-    for (size_t p = 0; p < panels; p += strip) {
+    t.b_step = 16;
+    for (size_t p = 0, np; p < panels; p += np) {
+        np = g->m <= 4 ? panels : strip_width(panels, p);
         t.b = g->b + p * t.b_panel + k0 * 16;
-        strip_rows(g, &t, p, K2_MIN(p + strip, panels));
+        strip_rows(g, &t, p, p + np);
     }
 }
+
+/* Rows of B as long as this are a page or more apart; then many rows of A pay for a packed copy. */
+#define K2I_ROW_FAR  1024
+#define K2I_ROWS_PAY 32
 
 static void block_raw(const k2_gemm *g, tile_args t, size_t k0)
 {
     float scratch[K2I_STRIP * K2I_GEMM_KC * 16] __attribute__((aligned(64)));
     const size_t panels = (g->n + 15) / 16;
-    t.b_panel = t.k * 16;
-    t.b = scratch;
-    for (size_t p = 0; p < panels; p += K2I_STRIP) {
-        size_t np = K2_MIN((size_t)K2I_STRIP, panels - p);
-        strip_pack(g, p, np, k0, t.k, scratch);
+    const bool in_place = g->b_form == K2_B_KN && (g->ldb < K2I_ROW_FAR || g->m < K2I_ROWS_PAY);
+    for (size_t p = 0, np; p < panels; p += np) {
+        np = strip_width(panels, p);
+        if (in_place && (p + np) * 16 <= g->n) {
+            t.b = g->b + k0 * g->ldb + p * 16;
+            t.b_panel = 16;
+            t.b_step = g->ldb;
+        } else {
+            strip_pack(g, p, np, k0, t.k, scratch);
+            t.b = scratch;
+            t.b_panel = t.k * 16;
+            t.b_step = 16;
+        }
         strip_rows(g, &t, p, p + np);
     }
 }
