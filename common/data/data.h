@@ -62,7 +62,7 @@ k2_code k2_prompts_parse(const char *name, const char *bytes, size_t n, const k2
 void k2_prompts_free(k2_prompts *p);
 size_t k2_prompts_count(const k2_prompts *p);                 /* >= 1 */
 const k2_prompt *k2_prompts_at(const k2_prompts *p, size_t i); /* asserts i < count */
-/* Of the lines in order, without line ends and blank lines: two files with the same fingerprint hold the same prompts. */
+/* Of the lines in order, without line ends, blanks before them and blank lines: two files with the same fingerprint hold the same prompts. */
 k2_digest k2_prompts_fingerprint(const k2_prompts *p);
 
 /* ---- token sequences in Megatron's layout -------------------------------------------------------------------------- */

@@ -12,11 +12,11 @@ k2_code k2i_jsonl_next(k2i_jsonl *j, const char **line, size_t *n, k2_error *err
         size_t len = newline ? (size_t)(newline - begin) : j->n - j->at;
         j->at += newline ? len + 1 : len;
         j->line++;
-        if (len > 0 && begin[len - 1] == '\r') len--;
+        while (len > 0 && memchr(" \t\r", begin[len - 1], 3)) len--;
         if (len > j->line_bytes_max)
             return k2_error_set(err, K2_LIMIT, "%s:%u: a line of %zu bytes, at most %u are accepted", j->name, j->line, len,
                                 j->line_bytes_max);
-        if (strspn(begin, " \t") >= len) continue; /* the bytes end with \n or with the file's terminator */
+        if (len == 0) continue;
         *line = begin;
         *n = len;
         return K2_OK;

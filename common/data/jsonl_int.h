@@ -21,7 +21,7 @@ typedef struct k2i_jsonl {
     uint32_t line_bytes_max;
 } k2i_jsonl;
 
-/* The next line that is not blank, without its end ("\n" or "\r\n"). LIMIT: longer than allowed. NOT_FOUND (no text): no more. */
+/* The next line that is not blank, without its end and the blanks before it. LIMIT: longer than allowed. NOT_FOUND (no text): no more. */
 k2_code k2i_jsonl_next(k2i_jsonl *j, const char **line, size_t *n, k2_error *err);
 
 /* One line as an object. What cJSON would let pass is refused first: bytes that are not UTF-8, control characters in strings,
