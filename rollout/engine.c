@@ -20,7 +20,7 @@ struct k2i_engine {
     uint64_t open_bytes; /* of their tokens and log-probabilities */
     uint64_t version;
     k2_digest digest;
-    bool switching; /* the loop's */
+    bool switching, stopped; /* the loop's */
     void (*on_switched)(void *arg, k2_model *old);
     void *switched_arg;
 
@@ -261,6 +261,7 @@ static void drop_end(k2i_engine *e, k2i_job *job)
 static void deliver(void *arg)
 {
     k2i_engine *e = arg;
+    if (e->stopped) return;
     pthread_mutex_lock(&e->lock);
     k2i_job *list = e->news.head;
     e->news = (job_list){0};
@@ -316,18 +317,22 @@ k2i_engine *k2i_engine_new(k2_loop *loop, const k2i_engine_plan *plan, const k2_
     return e;
 }
 
-void k2i_engine_free(k2i_engine *e, k2_model **model)
+void k2i_engine_stop(k2i_engine *e)
 {
-    if (!e) return;
+    if (!e || e->stopped) return;
     pthread_mutex_lock(&e->lock);
     e->stop = true;
     pthread_cond_signal(&e->wake);
     pthread_mutex_unlock(&e->lock);
     pthread_join(e->thread, NULL);
-    if (model)
-        *model = e->active.model;
-    else
-        k2_model_free(e->active.model);
+    e->stopped = true;
+}
+
+void k2i_engine_free(k2i_engine *e)
+{
+    if (!e) return;
+    k2i_engine_stop(e);
+    k2_model_free(e->active.model);
     k2_model_free(e->next.model);
     k2i_core_free(e->core);
     k2_free(e->kv.pages);

@@ -5,8 +5,9 @@
  * it learns under the lock. All news of one step come in one wake-up of the loop.
  *
  * Lifetime: a job is its submitter's memory; it must stay until on_news has shown it finished. `k2i_engine_end` only asks
- * for the end: it shows as any other. All functions are for the loop's thread; k2i_engine_free joins the engine thread and
- * then forgets what is unfinished, without on_news.
+ * for the end: it shows as any other. All functions are for the loop's thread. The end comes in two steps: `stop` joins the
+ * engine thread and forgets what is unfinished, no callback comes after it; `free` is for after k2_loop_free, because a wake-up may
+ * still be in the loop's inbox.
  */
 #ifndef K2_ROLLOUT_ENGINE_INT_H
 #define K2_ROLLOUT_ENGINE_INT_H
@@ -59,8 +60,8 @@ uint64_t k2i_engine_bytes(const k2i_engine_plan *plan, const k2_dims *dims);
 
 /* weights->model may be NULL: nothing is let in until the first switch. */
 k2i_engine *k2i_engine_new(k2_loop *loop, const k2i_engine_plan *plan, const k2_dims *dims, const k2i_weights *weights);
-/* Gives the active model back through *model (may be NULL) and ends the thread after the step in hand. */
-void k2i_engine_free(k2i_engine *e, k2_model **model);
+void k2i_engine_stop(k2i_engine *e); /* after the step in hand; idempotent; NULL is fine */
+void k2i_engine_free(k2i_engine *e); /* its models too; NULL is fine */
 
 /* FULL when core.requests_max jobs are unfinished, or they and this one pass K2I_JOBS_BYTES_MAX. */
 k2_code k2i_engine_submit(k2i_engine *e, k2i_job *job);
