@@ -38,6 +38,7 @@ static void drop_next(k2i_rollout *r, k2i_outbox *out)
 static void prepare(k2i_rollout *r, const k2i_held *want, k2i_outbox *out)
 {
     if (holds(&r->active, want->digest)) {
+        drop_next(r, out);
         done(out, want, K2_OK, "these weights are in use");
         return;
     }

@@ -120,7 +120,8 @@ static void pull_done(void *arg)
 
 static void pull_begin(worker *w, const k2i_action *a)
 {
-    const k2_wire_strs *sources = &w->prepare.prepare.sources; /* the command of this action is the last PREPARE that came */
+    const k2_wire_strs *sources = &w->prepare.prepare.sources;
+    K2_ASSERT(w->prepare.cmd == a->cmd); /* a later PREPARE takes the place of all before it */
     pull_work *p = k2_alloc(sizeof *p);
     p->w = w;
     p->sources = k2_alloc_array(sources->count, sizeof *p->sources);
@@ -317,6 +318,7 @@ static void on_welcome(void *arg, const k2_msg *msg)
 {
     worker *w = arg;
     k2_error err;
+    k2_log_level level = K2_LOG_INFO;
     k2_config_defaults(&w->config);
     k2_code code = k2_config_parse(&w->config, msg->welcome.config, strlen(msg->welcome.config), "WELCOME", &err);
     if (code == K2_OK) code = build(w, &err);
@@ -324,7 +326,6 @@ static void on_welcome(void *arg, const k2_msg *msg)
         fail(w, code, err.text);
         return;
     }
-    k2_log_level level;
     if (k2_log_level_parse(w->config.log_level, &level)) k2_log_set_level(w->log, level);
     w->status = k2_timer_start(w->loop, 0, STATUS_NS, on_status, w);
     K2_LOG_INFO(w->log, "admitted worker=%llu incarnation=%llu port=%u threads=%u pages=%u",
