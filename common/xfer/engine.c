@@ -16,6 +16,8 @@ struct k2_xfer_segment {
     char locator[K2_XFER_LOCATOR_MAX];
 };
 
+atomic_uint k2i_order;
+
 const k2_xfer_ops *const *k2_xfer_builtin(void)
 {
     static const k2_xfer_ops *const list[] = {&k2i_self_ops, &k2i_shm_ops, &k2i_tcp_ops, NULL};
@@ -213,6 +215,7 @@ uint64_t k2_xfer_segment_bytes(const k2_xfer_segment *s)
 
 const char *k2_xfer_segment_locator(const k2_xfer_segment *s)
 {
+    k2i_order_release();
     return s->locator;
 }
 

@@ -93,6 +93,7 @@ static void segment_drop(k2i_server_segment *s)
 static k2i_server_segment *segment_take(k2i_server *v, const k2i_tcp_request *q)
 {
     k2i_server_segment *found = NULL;
+    k2i_order_acquire();
     pthread_mutex_lock(&v->lock);
     for (uint32_t i = 0; i < K2_XFER_SEGMENTS_MAX; i++) {
         k2i_server_segment *s = v->segments[i];
@@ -138,6 +139,7 @@ void k2i_server_segment_signal(k2i_server_segment *s, uint64_t offset, uint64_t 
 {
     /* Store first, wake second: a loop that misses the value when it looks will find the wake-up afterwards. */
     k2i_mapped_signal(s->data, offset, value);
+    k2i_order_release();
     for (uint32_t i = 0; i < s->server->loop_count; i++) wake(&s->server->loops[i]);
 }
 

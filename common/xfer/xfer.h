@@ -85,7 +85,8 @@ void k2_xfer_stats_get(k2_xfer *x, k2_xfer_stats *out);
 k2_code k2_xfer_segment_create(k2_xfer *x, uint64_t bytes, k2_xfer_segment **out, k2_error *err);
 void *k2_xfer_segment_memory(const k2_xfer_segment *s);
 uint64_t k2_xfer_segment_bytes(const k2_xfer_segment *s);
-const char *k2_xfer_segment_locator(const k2_xfer_segment *s); /* lives as long as the segment */
+/* Lives as long as the segment. Ask for it after the segment is written: who got it from this call sees everything written before. */
+const char *k2_xfer_segment_locator(const k2_xfer_segment *s);
 /* k2_xfer_segment_signal - store `value` into the u64 at `offset` after everything written before, and wake who waits for it.
  *
  * keeps    one writer per word; values only grow (waiters ask for "at least")

@@ -104,6 +104,18 @@ k2_code k2i_client_read(void *r, k2_xfer_io *io, k2_error *err);
 k2_code k2i_client_wait(void *r, uint64_t offset, uint64_t value, uint64_t deadline_ns, uint64_t *seen, k2_error *err);
 void k2i_client_close(void *r);
 
+/* An owner writes, hands its locator on or signals, and one of its server threads reads. These are ordered, but the order runs through another
+ * process, where C's memory model (and the tools that go by it) cannot follow. So it is said here: who hands on releases, who serves acquires. */
+extern atomic_uint k2i_order;
+static inline void k2i_order_release(void)
+{
+    atomic_fetch_add_explicit(&k2i_order, 1, memory_order_acq_rel);
+}
+static inline void k2i_order_acquire(void)
+{
+    (void)atomic_load_explicit(&k2i_order, memory_order_acquire);
+}
+
 extern const k2_xfer_ops k2i_self_ops, k2i_shm_ops, k2i_tcp_ops;
 
 /* ---- engine and batches: engine.c, batch.c ------------------------------------------------------------------------ */
