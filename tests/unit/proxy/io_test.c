@@ -1,0 +1,601 @@
+/* The whole proxy in one loop: clients, proxy, stub engines, all over real sockets. Engines die, stall, refuse and lie; the
+ * client's answer must be the one that an engine without faults gives, to the token and to the bit of the log-probability. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "proxy/io_int.h"
+#include "stub.h"
+
+enum { STUBS = 3, TOKENS_MAX = 4096 };
+
+typedef struct answer {
+    bool done, chat, raw, sse, saw_done, saw_error, first_role;
+    k2_code code;
+    int status, chunks;
+    uint32_t ids[TOKENS_MAX], prompt_ids[TOKENS_MAX];
+    float logprobs[TOKENS_MAX];
+    size_t count, prompt_count;
+    k2_buf text, body;
+    char finish[24], id[64];
+    bool has_usage, has_logprobs;
+    uint64_t prompt_tokens, completion_tokens, version;
+    k2_sse events;
+    k2_http_call *call;
+} answer;
+
+static k2_loop *loop;
+static k2i_px_io *px;
+static k2_http_client *client;
+static stub stubs[STUBS];
+static char base[64];
+static const k2_digest A = {0xaaaa, 0xbbbb};
+
+static void start(const k2i_px_io_config *config)
+{
+    static const k2i_px_io_config usual = {
+        .queue_max = 100, .retries = 5, .health_ms = 20, .connect_ms = 500, .stall_ms = 60, .wait_ms = 2000};
+    k2_error err;
+    uint16_t port;
+    memset(stubs, 0, sizeof stubs);
+    loop = k2_loop_new();
+    px = k2i_px_io_new(loop, NULL);
+    assert_int_equal(k2i_px_io_listen(px, "127.0.0.1", 0, &port, &err), K2_OK);
+    k2i_px_io_configure(px, config ? config : &usual);
+    snprintf(base, sizeof base, "http://127.0.0.1:%u", port);
+    client = k2_http_client_new(loop, NULL);
+}
+
+static void engines(int n)
+{
+    k2i_px_entry e[STUBS];
+    for (int i = 0; i < n; i++) {
+        if (!stubs[i].loop) stub_start(&stubs[i], loop, 0);
+        e[i] = (k2i_px_entry){.id = (uint64_t)i,
+                              .url = stubs[i].url,
+                              .ready = true,
+                              .digest = stubs[i].has_digest ? stubs[i].digest : (k2_digest){0, 0}};
+    }
+    k2i_px_event ev = {.kind = K2I_PX_ENGINES, .engines = {e, (size_t)n}};
+    k2i_px_io_step(px, &ev);
+}
+
+static void end(void)
+{
+    k2i_px_stats s;
+    k2i_px_stats_get(px->core, &s);
+    k2i_px_check(px->core);
+    assert_true(s.outstanding == 0 && s.running == 0 && s.queued == 0 && px->job_count == 0);
+    k2_http_client_close(client);
+    k2i_px_io_close(px);
+    for (int i = 0; i < STUBS; i++)
+        if (stubs[i].loop) stub_stop(&stubs[i]);
+    k2_loop_free(loop);
+    k2i_px_io_free(px);
+}
+
+/* ---- a client
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+static void take(answer *r, const char *data, size_t n)
+{
+    k2_openai_parsed p;
+    k2_error err;
+    k2_openai_parsed_init(&p);
+    k2_code code = k2_openai_parse_answer(data, n, &p, &err);
+    if (code == K2_PEER_REFUSED)
+        r->saw_error = true;
+    else if (code != K2_OK)
+        fail_msg("%s in %s", err.text, data);
+    else {
+        if (r->id[0]) assert_string_equal(r->id, p.a.id);
+        snprintf(r->id, sizeof r->id, "%s", p.a.id);
+        if (p.a.ids) memcpy(r->ids + r->count, p.a.ids, p.a.count * sizeof *r->ids);
+        if (p.a.logprobs) {
+            r->has_logprobs = true;
+            memcpy(r->logprobs + r->count, p.a.logprobs, p.a.count * sizeof *r->logprobs);
+        }
+        r->count += p.a.ids ? p.a.count : 0;
+        if (p.a.prompt_ids) {
+            r->prompt_count = p.a.prompt_ids_count;
+            memcpy(r->prompt_ids, p.a.prompt_ids, p.a.prompt_ids_count * sizeof *r->prompt_ids);
+        }
+        k2_buf_append(&r->text, p.a.text, p.a.text_bytes);
+        if (p.a.finish_reason) snprintf(r->finish, sizeof r->finish, "%s", p.a.finish_reason);
+        if (p.a.has_usage) {
+            r->has_usage = true;
+            r->prompt_tokens = p.a.prompt_tokens;
+            r->completion_tokens = p.a.completion_tokens;
+        }
+        if (p.a.has_k2) r->version = p.a.version;
+        if (r->chunks == 0) r->first_role = p.a.first;
+        r->chunks++;
+    }
+    k2_openai_parsed_fini(&p);
+}
+
+static bool on_event(void *arg, const char *type, const char *data, size_t n)
+{
+    (void)type;
+    answer *r = arg;
+    assert_false(r->saw_done);
+    if (strcmp(data, "[DONE]") == 0)
+        r->saw_done = true;
+    else
+        take(r, data, n);
+    return true;
+}
+
+static void on_head(void *arg, int status, const char *content_type)
+{
+    answer *r = arg;
+    r->status = status;
+    r->sse = strncmp(content_type, "text/event-stream", 17) == 0;
+}
+
+static void on_data(void *arg, const char *data, size_t n)
+{
+    answer *r = arg;
+    if (r->sse)
+        assert_int_equal(k2_sse_feed(&r->events, data, n, on_event, r), K2_OK);
+    else
+        k2_buf_append(&r->body, data, n);
+}
+
+static void on_done(void *arg, k2_code code, const char *text)
+{
+    (void)text;
+    answer *r = arg;
+    r->done = true;
+    r->code = code;
+    r->call = NULL;
+    if (code == K2_OK && !r->sse && !r->raw && r->status == 200 && r->body.len) take(r, r->body.data, r->body.len);
+    k2_loop_stop(loop);
+}
+
+static const k2_http_call_ops ops = {.on_head = on_head, .on_data = on_data, .on_done = on_done};
+
+static void ask_at(answer *r, const char *path, const char *body)
+{
+    char url[128];
+    k2_error err;
+    memset(r, 0, sizeof *r);
+    k2_buf_init(&r->text, 1 << 20);
+    k2_buf_init(&r->body, 64 << 20);
+    k2_sse_init(&r->events, 1 << 20);
+    r->chat = strstr(path, "chat") != NULL;
+    snprintf(url, sizeof url, "%s%s", base, path);
+    k2_http_call_spec spec = {.method = body ? "POST" : "GET", .url = url, .body = body, .body_bytes = body ? strlen(body) : 0};
+    r->call = k2_http_request(client, &spec, &ops, r, &err);
+    assert_non_null(r->call);
+}
+
+static void ask(answer *r, const char *body)
+{
+    ask_at(r, "/v1/completions", body);
+}
+
+static void ask_page(answer *r, const char *path)
+{
+    ask_at(r, path, NULL);
+    r->raw = true;
+}
+
+static void finish(answer *r)
+{
+    while (!r->done) k2_loop_run(loop);
+}
+
+static void drop(answer *r)
+{
+    k2_buf_fini(&r->text);
+    k2_buf_fini(&r->body);
+    k2_sse_fini(&r->events);
+}
+
+/* The answer must be that of an engine without faults. */
+static void expect_whole(const answer *r, const uint32_t *prompt, size_t prompt_count, size_t tokens)
+{
+    uint32_t ids[TOKENS_MAX];
+    assert_int_equal(r->code, K2_OK);
+    if (r->status != 200 || r->saw_error) fail_msg("status %d: %s", r->status, r->body.data ? r->body.data : "error event");
+    assert_int_equal(r->count, tokens);
+    memcpy(ids, prompt, prompt_count * sizeof *ids);
+    for (size_t i = 0; i < tokens; i++) {
+        float logprob = stub_logprob(ids, prompt_count + i);
+        ids[prompt_count + i] = stub_next(ids, prompt_count + i);
+        assert_int_equal(r->ids[i], ids[prompt_count + i]);
+        if (r->has_logprobs) assert_memory_equal(&r->logprobs[i], &logprob, sizeof logprob);
+        assert_int_equal(r->text.data[i], stub_char(ids[prompt_count + i]));
+    }
+    assert_int_equal(r->text.len, tokens);
+    assert_string_equal(r->finish, "length");
+    if (r->has_usage) assert_true(r->prompt_tokens == prompt_count && r->completion_tokens == tokens);
+    if (r->sse) assert_true(r->saw_done);
+}
+
+static const uint32_t PROMPT[] = {5, 6, 7};
+
+static void stop_loop(void *arg)
+{
+    (void)arg;
+    k2_loop_stop(loop);
+}
+
+static void wait_sent(uint32_t tokens, const stub *s)
+{
+    while (s->tokens < tokens) {
+        k2_timer *t = k2_timer_start(loop, K2_NS_PER_MS, 0, stop_loop, NULL);
+        k2_loop_run(loop);
+        k2_timer_stop(t);
+    }
+}
+
+/* ---- the cases
+ * ------------------------------------------------------------------------------------------------------------------- */
+
+static void plain_and_streaming(void **state)
+{
+    (void)state;
+    answer r;
+    start(NULL);
+    stubs[0].has_digest = true;
+    stubs[0].digest = A;
+    engines(1);
+    ask(&r, "{\"prompt\":[5,6,7],\"max_tokens\":20,\"logprobs\":1}");
+    finish(&r);
+    expect_whole(&r, PROMPT, 3, 20);
+    assert_true(r.has_logprobs && r.has_usage && !r.sse && r.version == 3);
+    drop(&r);
+    ask(&r, "{\"prompt\":[5,6,7],\"max_tokens\":20,\"logprobs\":1,\"stream\":true,\"stream_options\":{\"include_usage\":true},"
+            "\"return_token_ids\":true}");
+    finish(&r);
+    expect_whole(&r, PROMPT, 3, 20);
+    assert_true(r.has_logprobs && r.has_usage && r.sse && r.chunks > 1 && r.prompt_count == 3);
+    drop(&r);
+    ask_at(&r, "/v1/chat/completions",
+           "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":9,\"stream\":true,\"logprobs\":true}");
+    finish(&r);
+    uint32_t hi[] = {'h', 'i'};
+    expect_whole(&r, hi, 2, 9);
+    assert_true(r.first_role && r.has_logprobs);
+    drop(&r);
+    end();
+}
+
+/* Dies after each number of tokens; plain and streaming, ids, text and chat prompts. */
+static void dies_in_mid_answer(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *body;
+        uint32_t prompt[2];
+        size_t n;
+    } cases[] = {
+        {"/v1/completions", "{\"prompt\":[5,6],\"max_tokens\":8,\"logprobs\":1}", {5, 6}, 2},
+        {"/v1/completions", "{\"prompt\":\"hi\",\"max_tokens\":8,\"logprobs\":1,\"stream\":true}", {'h', 'i'}, 2},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"logprobs\":true}",
+         {'h', 'i'},
+         2},
+        {"/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"stream\":true,\"stream_options\":"
+         "{\"include_usage\":true}}",
+         {'h', 'i'},
+         2},
+    };
+    start(NULL);
+    engines(2);
+    for (size_t c = 0; c < K2_COUNT(cases); c++)
+        for (uint32_t after = 1; after <= 8; after++) {
+            answer r;
+            for (int i = 0; i < 2; i++)
+                stubs[i].die_after = after, stubs[i].fail_times = i == 0 ? 2 : 1; /* up to three in a row */
+            ask_at(&r, cases[c].path, cases[c].body);
+            finish(&r);
+            expect_whole(&r, cases[c].prompt, cases[c].n, 8);
+            drop(&r);
+            stubs[0].fail_times = stubs[1].fail_times = 0;
+        }
+    k2i_px_stats s;
+    k2i_px_stats_get(px->core, &s);
+    assert_true(s.retried > 16);
+    end();
+}
+
+static void killed_in_mid_answer(void **state)
+{
+    (void)state;
+    answer r[6];
+    start(NULL);
+    engines(2);
+    for (int i = 0; i < 6; i++)
+        ask(&r[i], i & 1 ? "{\"prompt\":[5,6,7],\"max_tokens\":60,\"logprobs\":1,\"stream\":true}"
+                         : "{\"prompt\":[5,6,7],\"max_tokens\":60,\"logprobs\":1}");
+    wait_sent(30, &stubs[0]);
+    assert_true(stubs[0].running > 0 && stubs[1].running > 0);
+    stub_kill(&stubs[0]);
+    for (int i = 0; i < 6; i++) {
+        finish(&r[i]);
+        expect_whole(&r[i], PROMPT, 3, 60);
+        drop(&r[i]);
+    }
+    assert_true(stubs[1].requests == 6);
+    assert_non_null(strstr(stubs[1].last_body, "[5,6,7,")); /* went on from tokens */
+    end();
+}
+
+static void told_that_it_is_gone(void **state)
+{
+    (void)state;
+    answer r[4];
+    start(NULL);
+    engines(2);
+    for (int i = 0; i < 4; i++) ask(&r[i], "{\"prompt\":[5,6,7],\"max_tokens\":50,\"logprobs\":1}");
+    wait_sent(20, &stubs[0]);
+    k2i_px_entry e = {.id = 1, .url = stubs[1].url, .ready = true};
+    k2i_px_event ev = {.kind = K2I_PX_ENGINES, .engines = {&e, 1}};
+    k2i_px_io_step(px, &ev);
+    for (int i = 0; i < 4; i++) {
+        finish(&r[i]);
+        expect_whole(&r[i], PROMPT, 3, 50);
+        drop(&r[i]);
+    }
+    assert_int_equal(stubs[0].aborted, 2);
+    end();
+}
+
+static void other_faults(void **state)
+{
+    (void)state;
+    answer r;
+    start(NULL);
+    engines(1); /* one engine: what fails is asked again when it is healthy */
+    for (int fault = 0; fault < 6; fault++)
+        for (int stream = 0; stream < 2; stream++) {
+            stub *s = &stubs[0];
+            s->stall_after = fault == 0 ? 3 : 0;
+            s->error_after = fault == 1 ? 3 : 0;
+            s->lose_end = fault == 2;
+            s->status = fault == 3 ? 500 : fault == 4 ? 429 : fault == 5 ? 503 : 0;
+            s->fail_times = 2;
+            ask(&r, stream ? "{\"prompt\":[5,6,7],\"max_tokens\":10,\"logprobs\":1,\"stream\":true}"
+                           : "{\"prompt\":[5,6,7],\"max_tokens\":10,\"logprobs\":1}");
+            finish(&r);
+            expect_whole(&r, PROMPT, 3, 10);
+            drop(&r);
+            s->fail_times = 0;
+        }
+    end();
+}
+
+static void wrong_weights_go_elsewhere(void **state)
+{
+    (void)state;
+    answer r;
+    char body[256], hex[K2_DIGEST_HEX];
+    start(NULL);
+    for (int i = 0; i < 2; i++) stubs[i].has_digest = true, stubs[i].digest = A;
+    engines(2);
+    k2i_px_event ev = {.kind = K2I_PX_GATE, .gate = {3, A}};
+    k2i_px_io_step(px, &ev);
+    stubs[0].digest.lo++; /* it changed its weights, and the proxy does not know yet */
+    k2_digest_hex(A, hex);
+    snprintf(body, sizeof body,
+             "{\"prompt\":[5,6,7],\"max_tokens\":10,\"k2\":{\"digest\":\"%s\",\"train\":true,\"trajectory\":9,\"position\":4}}",
+             hex);
+    for (int i = 0; i < 4; i++) {
+        ask(&r, body);
+        finish(&r);
+        expect_whole(&r, PROMPT, 3, 10);
+        assert_int_equal(r.prompt_count, 3); /* k2 asks for ids */
+        drop(&r);
+    }
+    assert_int_equal(stubs[1].requests, 4);
+    /* What an engine that goes on is told: the position is advanced, the rest is as it was. */
+    stubs[1].die_after = 3;
+    stubs[1].fail_times = 1;
+    ask(&r, body);
+    finish(&r);
+    expect_whole(&r, PROMPT, 3, 10);
+    drop(&r);
+    assert_non_null(strstr(stubs[1].last_body, "\"position\":7,\"trajectory\":9"));
+    assert_non_null(strstr(stubs[1].last_body, "\"max_tokens\":7"));
+    end();
+}
+
+static void foreign_engines(void **state)
+{
+    (void)state;
+    answer r;
+    start(NULL);
+    stubs[0].foreign = stubs[1].foreign = true;
+    engines(2);
+    static const char plain[] = "{\"prompt\":\"hi\",\"max_tokens\":10,\"min_p\":0,\"mirostat\":2}",
+                      stream[] = "{\"prompt\":\"hi\",\"max_tokens\":10,\"stream\":true}";
+    ask(&r, plain);
+    finish(&r);
+    assert_true(r.status == 200 && r.text.len == 10 && r.count == 0 && strcmp(r.finish, "length") == 0 &&
+                r.completion_tokens == 10);
+    assert_non_null(strstr(stubs[0].requests ? stubs[0].last_body : stubs[1].last_body, "\"mirostat\":2")); /* passed on */
+    char *text = k2_strndup(r.text.data, r.text.len);
+    drop(&r);
+    ask(&r, stream);
+    finish(&r);
+    assert_true(r.status == 200 && r.saw_done && strcmp(r.text.data, text) == 0);
+    drop(&r);
+    /* Nothing was seen of a plain answer: it is begun anew, and still the same. */
+    stubs[0].die_after = stubs[1].die_after = 4;
+    stubs[0].fail_times = stubs[1].fail_times = 1;
+    ask(&r, plain);
+    finish(&r);
+    assert_true(r.status == 200 && strcmp(r.text.data, text) == 0);
+    drop(&r);
+    /* A stream that was seen cannot be made whole: an error, and no [DONE]. */
+    stubs[0].fail_times = stubs[1].fail_times = 1;
+    ask(&r, stream);
+    finish(&r);
+    assert_true(r.status == 200 && r.saw_error && !r.saw_done);
+    drop(&r);
+    stubs[0].fail_times = stubs[1].fail_times = 0;
+    stubs[0].whole_only = stubs[1].whole_only = true;
+    ask(&r, stream);
+    finish(&r);
+    assert_true(r.status == 200 && r.saw_done && strcmp(r.text.data, text) == 0);
+    drop(&r);
+    k2_free(text);
+    end();
+}
+
+static void engine_without_streams(void **state)
+{
+    (void)state;
+    answer r;
+    start(NULL);
+    stubs[0].whole_only = true;
+    engines(1);
+    ask(&r, "{\"prompt\":[5,6,7],\"max_tokens\":10,\"logprobs\":1,\"stream\":true}");
+    finish(&r);
+    expect_whole(&r, PROMPT, 3, 10);
+    drop(&r);
+    end();
+}
+
+static void refusals(void **state)
+{
+    (void)state;
+    answer r;
+    start(
+        &(k2i_px_io_config){.queue_max = 2, .retries = 1, .health_ms = 20, .connect_ms = 200, .stall_ms = 100, .wait_ms = 150});
+    ask(&r, "{\"prompt\":1}");
+    finish(&r);
+    assert_int_equal(r.status, 400);
+    assert_non_null(strstr(r.body.data, "\"param\":\"prompt\""));
+    drop(&r);
+    ask_at(&r, "/nothing", NULL);
+    finish(&r);
+    assert_int_equal(r.status, 404);
+    drop(&r);
+    ask_at(&r, "/v1/completions", NULL);
+    finish(&r);
+    assert_int_equal(r.status, 405);
+    drop(&r);
+    ask_at(&r, "/health", NULL);
+    finish(&r);
+    assert_int_equal(r.status, 503);
+    drop(&r);
+    /* No engine: two wait, the third is one too many, and the waiting ends. */
+    answer w[2];
+    for (int i = 0; i < 2; i++) ask(&w[i], "{\"prompt\":\"x\"}");
+    while (px->job_count < 2) {
+        k2_timer *t = k2_timer_start(loop, 0, 0, stop_loop, NULL);
+        k2_loop_run(loop);
+        k2_timer_stop(t);
+    }
+    ask(&r, "{\"prompt\":\"x\"}");
+    finish(&r);
+    assert_int_equal(r.status, 429);
+    drop(&r);
+    for (int i = 0; i < 2; i++) {
+        finish(&w[i]);
+        assert_int_equal(w[i].status, 503);
+        assert_non_null(strstr(w[i].body.data, "no engine is healthy"));
+        drop(&w[i]);
+    }
+    /* The engine's own 4xx goes to the client. */
+    stubs[0].status = 422;
+    stubs[0].fail_times = 1;
+    engines(1);
+    ask(&r, "{\"prompt\":\"x\",\"stream\":true}");
+    finish(&r);
+    assert_int_equal(r.status, 422);
+    assert_non_null(strstr(r.body.data, "told to refuse"));
+    drop(&r);
+    /* Out of retries. */
+    stubs[0].status = 500;
+    stubs[0].fail_times = 10;
+    ask(&r, "{\"prompt\":\"x\"}");
+    finish(&r);
+    assert_int_equal(r.status, 502);
+    drop(&r);
+    end();
+}
+
+static void client_that_leaves_is_canceled_at_the_engine(void **state)
+{
+    (void)state;
+    answer r;
+    for (int stream = 0; stream < 2; stream++) {
+        start(NULL);
+        engines(1);
+        ask(&r,
+            stream ? "{\"prompt\":[5,6,7],\"max_tokens\":4000,\"stream\":true}" : "{\"prompt\":[5,6,7],\"max_tokens\":4000}");
+        wait_sent(5, &stubs[0]);
+        k2_http_cancel(r.call);
+        while (stubs[0].running > 0) {
+            k2_timer *t = k2_timer_start(loop, K2_NS_PER_MS, 0, stop_loop, NULL);
+            k2_loop_run(loop);
+            k2_timer_stop(t);
+        }
+        assert_int_equal(stubs[0].aborted, 1);
+        assert_true(stubs[0].tokens < 4000);
+        drop(&r);
+        end();
+    }
+}
+
+static void other_paths(void **state)
+{
+    (void)state;
+    answer r;
+    start(NULL);
+    engines(2);
+    ask_at(&r, "/k2/score", NULL);
+    finish(&r);
+    assert_int_equal(r.status, 405);
+    drop(&r);
+    stubs[0].fail_times = stubs[1].fail_times = 1;
+    ask_at(&r, "/k2/score", "{\"items\":[],\"choices\":[]}");
+    r.raw = true;
+    finish(&r);
+    assert_int_equal(r.status, 200);
+    assert_string_equal(r.body.data, "{\"items\":[],\"choices\":[]}");
+    assert_int_equal(stubs[0].scores + stubs[1].scores, 3);
+    drop(&r);
+    static const struct {
+        const char *path, *needle;
+    } pages[] = {{"/v1/models", "stub-model"},
+                 {"/health", "\"ready\":2"},
+                 {"/k2/engines", "\"state\":\"ready\""},
+                 {"/metrics", "k2_proxy_retried_total 2"}};
+    for (size_t i = 0; i < K2_COUNT(pages); i++) {
+        ask_page(&r, pages[i].path);
+        finish(&r);
+        assert_int_equal(r.status, 200);
+        if (!strstr(r.body.data, pages[i].needle)) fail_msg("%s: %s", pages[i].path, r.body.data);
+        drop(&r);
+    }
+    end();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(plain_and_streaming),
+                                       cmocka_unit_test(dies_in_mid_answer),
+                                       cmocka_unit_test(killed_in_mid_answer),
+                                       cmocka_unit_test(told_that_it_is_gone),
+                                       cmocka_unit_test(other_faults),
+                                       cmocka_unit_test(wrong_weights_go_elsewhere),
+                                       cmocka_unit_test(foreign_engines),
+                                       cmocka_unit_test(engine_without_streams),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(client_that_leaves_is_canceled_at_the_engine),
+                                       cmocka_unit_test(other_paths)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
