@@ -9,7 +9,7 @@ typedef struct transport {
 static k2_code tcp_open(const k2_xfer_config *config, bool offers, void **out, k2_error *err)
 {
     k2i_server *server = NULL;
-    k2_code code = offers ? k2i_server_open(config, &server, err) : K2_OK;
+    k2_code code = offers ? k2i_tcp_server_open(config, &server, err) : K2_OK;
     if (code != K2_OK) return code;
     transport *t = k2_alloc(sizeof *t);
     *t = (transport){.config = *config, .server = server};

@@ -450,7 +450,7 @@ fail_epoll:
     return k2_error_errno(err, errno, "tcp: starting a server thread");
 }
 
-k2_code k2i_server_open(const k2_xfer_config *config, k2i_server **out, k2_error *err)
+k2_code k2i_tcp_server_open(const k2_xfer_config *config, k2i_server **out, k2_error *err)
 {
     k2i_server *v = k2_alloc(sizeof *v);
     v->listener = v->reserve = -1;

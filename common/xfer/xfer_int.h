@@ -87,7 +87,7 @@ k2i_tcp_status k2i_tcp_request_range(const k2i_tcp_request *q, uint64_t segment_
 typedef struct k2i_server k2i_server;
 typedef struct k2i_server_segment k2i_server_segment;
 
-k2_code k2i_server_open(const k2_xfer_config *config, k2i_server **out, k2_error *err);
+k2_code k2i_tcp_server_open(const k2_xfer_config *config, k2i_server **out, k2_error *err);
 void k2i_server_close(k2i_server *v);
 void k2i_server_stats(k2i_server *v, k2_xfer_stats *out);
 k2_code k2i_server_segment_create(k2i_server *v, uint64_t bytes, const k2_xfer_nonce *nonce, k2i_server_segment **out,
