@@ -1,0 +1,283 @@
+/* calls: what the master asks the proxy over HTTP: answers to prompts, and rewards for answers. */
+#include "master/io_int.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "common/http/openai.h"
+
+static k2_code send_call(k2m_io *io, const char *path, const k2_buf *body,
+                         void (*on_done)(void *arg, k2_code code, int status, const char *body, size_t n), void *arg, k2_error *err)
+{
+    static const k2_http_header json = {"Content-Type", "application/json"};
+    const k2_config *c = &io->run->config;
+    char url[K2M_ENDPOINT_MAX + 32];
+    snprintf(url, sizeof url, "%s%s", io->core->workers[io->core->proxy].endpoint, path);
+    uint64_t patience = c->master_step_timeout_ms * K2_NS_PER_MS;
+    k2_http_call_spec spec = {.method = "POST", .url = url, .headers = &json, .header_count = 1, .body = body->data,
+                              .body_bytes = body->len, .connect_ns = patience, .first_byte_ns = patience, .idle_ns = patience};
+    return k2_http_fetch(io->http, &spec, K2M_ANSWER_BYTES_MAX, on_done, arg, err) ? K2_OK : err->code;
+}
+
+/* An event from inside an action's call must come in a later turn of the loop. */
+typedef struct failed {
+    k2m_io *io;
+    k2m_event ev;
+    uint64_t ids[K2M_SCORE_ITEMS];
+    char text[K2M_TEXT_MAX];
+} failed;
+
+static void failed_later(void *arg)
+{
+    failed *f = arg;
+    if (!k2_loop_ending(f->io->loop)) k2m_io_event(f->io, &f->ev);
+    k2_free(f);
+}
+
+static void post_failure(k2m_io *io, k2m_event ev, const char *text)
+{
+    failed *f = k2_alloc(sizeof *f);
+    *f = (failed){.io = io, .ev = ev};
+    snprintf(f->text, sizeof f->text, "%s", text);
+    for (uint32_t i = 0; i < ev.count; i++) f->ids[i] = ev.ids[i];
+    f->ev.text = f->text;
+    f->ev.ids = ev.count ? f->ids : NULL;
+    if (k2_loop_post(io->loop, failed_later, f) != K2_OK) failed_later(f);
+}
+
+/* ---- answers --------------------------------------------------------------------------------------------------------------- */
+
+typedef struct request {
+    k2m_io *io;
+    uint64_t id;
+} request;
+
+static k2_replay_finish finish_of(const char *reason)
+{
+    if (!reason) return K2_REPLAY_FINISH_NONE;
+    if (strcmp(reason, "stop") == 0) return K2_REPLAY_FINISH_STOP;
+    if (strcmp(reason, "length") == 0) return K2_REPLAY_FINISH_LENGTH;
+    return strcmp(reason, "repetition") == 0 ? K2_REPLAY_FINISH_REPETITION : K2_REPLAY_FINISH_NONE;
+}
+
+static void keep_eval(k2m_io *io, uint64_t id, const k2_openai_answer *a)
+{
+    uint64_t i = id & ~K2M_EVAL_BIT;
+    if (i >= K2M_EVAL_MAX) return;
+    if (i >= io->eval_count) io->eval_count = (uint32_t)i + 1;
+    k2_free(io->eval[i].ids);
+    io->eval[i].ids = k2_alloc_array(a->count, sizeof *io->eval[i].ids);
+    io->eval[i].count = (uint32_t)a->count;
+    for (size_t k = 0; k < a->count; k++) io->eval[i].ids[k] = (int32_t)a->ids[k];
+}
+
+static k2_code take_answer(k2m_io *io, uint64_t id, const char *body, size_t n, k2_error *err)
+{
+    k2_openai_parsed p;
+    k2_openai_parsed_init(&p);
+    k2_code code = k2_openai_parse_answer(body, n, &p, err);
+    const k2_openai_answer *a = &p.a;
+    k2_replay_finish finish = finish_of(a->finish_reason);
+    if (code == K2_OK && (!a->has_k2 || finish == K2_REPLAY_FINISH_NONE || a->count > K2_REPLAY_CHUNK_MAX || (a->count && (!a->ids || !a->logprobs))))
+        code = k2_error_set(err, K2_PEER_PROTOCOL, "the answer has no token ids, log-probabilities, finish reason or digest");
+    if (code == K2_OK) {
+        k2_replay_token *tokens = k2_alloc_array(a->count, sizeof *tokens);
+        for (size_t i = 0; i < a->count; i++)
+            tokens[i] = (k2_replay_token){.id = (int32_t)a->ids[i], .logp = a->logprobs[i], .version = (uint32_t)a->version};
+        if (id & K2M_EVAL_BIT) keep_eval(io, id, a);
+        k2m_io_event(io, &(k2m_event){.type = K2M_EV_ANSWER, .id = id, .tokens = tokens, .count = (uint32_t)a->count, .finish = finish,
+                                      .digest = a->digest});
+        k2_free(tokens);
+    }
+    k2_openai_parsed_fini(&p);
+    return code;
+}
+
+static void answered(void *arg, k2_code code, int status, const char *body, size_t n)
+{
+    request q = *(request *)arg;
+    k2_free(arg);
+    k2_error err = {0};
+    if (k2_loop_ending(q.io->loop)) return;
+    if (code != K2_OK) {
+        k2_error_set(&err, code, "the proxy: %.*s", (int)K2_MIN(n, 200u), body);
+    } else if (status != 200) {
+        k2_openai_error e;
+        k2_openai_read_error(body, n, status, &e);
+        code = k2_error_set(&err, K2_PEER_REFUSED, "the proxy answers %d: %.200s", status, e.message);
+    } else {
+        code = take_answer(q.io, q.id, body, n, &err);
+    }
+    if (code != K2_OK) k2m_io_event(q.io, &(k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = q.id, .text = err.text});
+}
+
+/* Prompt and what is generated so far, as ids. */
+static uint32_t *prompt_ids(const k2m_io *io, const k2m_action *a, size_t *count)
+{
+    const k2m_run *run = io->run;
+    if (a->id & K2M_EVAL_BIT) {
+        uint64_t i = a->id & ~K2M_EVAL_BIT;
+        uint32_t *ids = k2_alloc_array(run->heldout.lengths[i], sizeof *ids);
+        for (uint32_t k = 0; k < run->heldout.lengths[i]; k++) ids[k] = (uint32_t)run->heldout.ids[i][k];
+        *count = run->heldout.lengths[i];
+        return ids;
+    }
+    k2_replay_info info;
+    (void)k2_replay_find(io->core->replay, a->id, &info);
+    uint32_t *ids = k2_alloc_array((size_t)info.prompt_tokens + a->position, sizeof *ids);
+    int32_t *prompt = k2_alloc_array(info.prompt_tokens, sizeof *prompt);
+    k2_replay_token *tokens = k2_alloc_array(a->position, sizeof *tokens);
+    (void)k2_replay_prompt_tokens(io->core->replay, info.group, 0, prompt, info.prompt_tokens);
+    uint32_t n = k2_replay_tokens(io->core->replay, a->id, 0, tokens, a->position);
+    for (uint32_t i = 0; i < info.prompt_tokens; i++) ids[i] = (uint32_t)prompt[i];
+    for (uint32_t i = 0; i < n; i++) ids[info.prompt_tokens + i] = (uint32_t)tokens[i].id;
+    *count = (size_t)info.prompt_tokens + n;
+    k2_free(prompt);
+    k2_free(tokens);
+    return ids;
+}
+
+void k2m_call_request(k2m_io *io, const k2m_action *a)
+{
+    const k2_config *c = &io->run->config;
+    bool eval = (a->id & K2M_EVAL_BIT) != 0;
+    k2_openai_request r = {.logprobs = true, .return_token_ids = true, .has_max_tokens = true, .max_tokens = a->max_tokens,
+                           .has_temperature = true, .temperature = eval ? 0 : c->rollout_temperature, .has_top_p = true,
+                           .top_p = eval ? 1 : c->rollout_top_p, .has_top_k = true, .top_k = eval ? 0 : (int32_t)c->rollout_top_k};
+    size_t stops;
+    const int32_t *stop_ids = k2_tokenizer_stops(io->run->tokenizer, true, &stops);
+    for (size_t i = 0; i < stops && i < K2_OPENAI_STOPS_MAX; i++) r.stop_ids[r.stop_id_count++] = (uint32_t)stop_ids[i];
+    r.k2 = (k2_openai_ext){.present = true, .has_trajectory = true, .trajectory = a->id, .has_group = true,
+                           .group = eval ? a->id : k2_replay_group_of(a->id), .has_digest = true, .digest = io->core->force_digest,
+                           .has_seed = true, .seed = c->seed, .train = true, .position = a->position,
+                           .repetition = c->rollout_repetition_count > 0};
+    r.prompt_ids = prompt_ids(io, a, &r.prompt_ids_count);
+    k2_buf body;
+    k2_buf_init(&body, K2M_ANSWER_BYTES_MAX);
+    k2_openai_write_request(&body, &r, NULL);
+    request *q = k2_alloc(sizeof *q);
+    *q = (request){.io = io, .id = a->id};
+    k2_error err = {0};
+    if (send_call(io, "/v1/completions", &body, answered, q, &err) != K2_OK) {
+        k2_free(q);
+        post_failure(io, (k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = a->id}, err.text);
+    }
+    k2_buf_fini(&body);
+    k2_free(r.prompt_ids);
+}
+
+/* ---- rewards ----------------------------------------------------------------------------------------------------------------- */
+
+typedef struct scoring {
+    k2m_io *io;
+    uint64_t ids[K2M_SCORE_ITEMS];
+    uint32_t count;
+} scoring;
+
+static void put_item(k2m_io *io, uint64_t id, bool first, k2_buf *body)
+{
+    const k2m_run *run = io->run;
+    const k2_prompt *prompt;
+    k2_buf text;
+    k2_error err;
+    int32_t *ids = NULL;
+    uint32_t n = 0;
+    if (id & K2M_EVAL_BIT) {
+        uint64_t i = id & ~K2M_EVAL_BIT;
+        prompt = k2_prompts_at(run->heldout.list, i);
+        n = io->eval[i].count;
+        ids = k2_alloc_array(n, sizeof *ids);
+        memcpy(ids, io->eval[i].ids, n * sizeof *ids);
+    } else {
+        k2_replay_info info;
+        (void)k2_replay_find(io->core->replay, id, &info);
+        prompt = k2_prompts_at(run->train.list, info.prompt);
+        k2_replay_token *tokens = k2_alloc_array(info.generated, sizeof *tokens);
+        n = k2_replay_tokens(io->core->replay, id, 0, tokens, info.generated);
+        ids = k2_alloc_array(n, sizeof *ids);
+        for (uint32_t i = 0; i < n; i++) ids[i] = tokens[i].id;
+        k2_free(tokens);
+    }
+    k2_buf_init(&text, K2M_ANSWER_BYTES_MAX);
+    (void)k2_tokenizer_decode(run->tokenizer, ids, n, &text, &err);
+    k2_free(ids);
+    const char *question = prompt->messages[prompt->message_count - 1].content, *answer = prompt->answer ? prompt->answer : "";
+    k2_buf_puts(body, first ? "{\"trajectory\":" : ",{\"trajectory\":");
+    k2_openai_write_u64(body, id);
+    k2_buf_puts(body, ",\"prompt\":");
+    k2_buf_json_string(body, question, strlen(question));
+    k2_buf_puts(body, ",\"text\":");
+    k2_buf_json_string(body, text.data ? text.data : "", text.len);
+    k2_buf_puts(body, ",\"answer\":");
+    k2_buf_json_string(body, answer, strlen(answer));
+    k2_buf_puts(body, ",\"meta\":");
+    k2_buf_append(body, prompt->json, prompt->json_bytes);
+    k2_buf_puts(body, "}");
+    k2_buf_fini(&text);
+}
+
+static bool read_id(const cJSON *v, uint64_t *out)
+{
+    if (cJSON_IsString(v)) return k2_str_u64(v->valuestring, out);
+    if (!cJSON_IsNumber(v) || v->valuedouble < 0 || v->valuedouble > 9007199254740992.0) return false;
+    *out = (uint64_t)v->valuedouble;
+    return true;
+}
+
+/* All scores of a body, in order; false where one is missing or not what was asked for. */
+static bool read_scores(const char *body, size_t n, const scoring *s, double *rewards, bool *has, char (*details)[96])
+{
+    cJSON *root = cJSON_ParseWithLength(body, n);
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "scores");
+    bool ok = cJSON_IsArray(list) && cJSON_GetArraySize(list) == (int)s->count;
+    uint32_t i = 0;
+    for (const cJSON *v = ok ? list->child : NULL; v && ok; v = v->next, i++) {
+        uint64_t id = 0;
+        const cJSON *reward = cJSON_GetObjectItemCaseSensitive(v, "reward"), *detail = cJSON_GetObjectItemCaseSensitive(v, "detail");
+        ok = read_id(cJSON_GetObjectItemCaseSensitive(v, "trajectory"), &id) && id == s->ids[i];
+        has[i] = cJSON_IsNumber(reward) && isfinite(reward->valuedouble);
+        rewards[i] = has[i] ? reward->valuedouble : 0;
+        snprintf(details[i], sizeof details[i], "%s", cJSON_IsString(detail) ? detail->valuestring : "");
+    }
+    cJSON_Delete(root);
+    return ok;
+}
+
+static void scored(void *arg, k2_code code, int status, const char *body, size_t n)
+{
+    scoring s = *(scoring *)arg;
+    k2_free(arg);
+    if (k2_loop_ending(s.io->loop)) return;
+    double rewards[K2M_SCORE_ITEMS];
+    bool has[K2M_SCORE_ITEMS];
+    char details[K2M_SCORE_ITEMS][96];
+    if (code == K2_OK && status == 200 && read_scores(body, n, &s, rewards, has, details)) {
+        for (uint32_t i = 0; i < s.count; i++)
+            k2m_io_event(s.io, &(k2m_event){.type = K2M_EV_SCORED, .id = s.ids[i], .has_reward = has[i], .reward = rewards[i],
+                                            .text = details[i], .ids = i + 1 == s.count ? s.ids : NULL});
+        return;
+    }
+    char text[K2M_TEXT_MAX];
+    snprintf(text, sizeof text, "status %d: %.*s", status, (int)K2_MIN(n, 200u), body);
+    k2m_io_event(s.io, &(k2m_event){.type = K2M_EV_SCORE_FAILED, .ids = s.ids, .count = s.count, .text = text});
+}
+
+void k2m_call_score(k2m_io *io, const k2m_action *a)
+{
+    scoring *s = k2_alloc(sizeof *s);
+    *s = (scoring){.io = io, .count = a->count};
+    memcpy(s->ids, a->ids, sizeof s->ids);
+    k2_buf body;
+    k2_buf_init(&body, K2M_ANSWER_BYTES_MAX);
+    k2_buf_puts(&body, "{\"items\":[");
+    for (uint32_t i = 0; i < a->count; i++) put_item(io, a->ids[i], i == 0, &body);
+    k2_buf_puts(&body, "]}");
+    k2_error err = {0};
+    if (send_call(io, "/k2/score", &body, scored, s, &err) != K2_OK) {
+        post_failure(io, (k2m_event){.type = K2M_EV_SCORE_FAILED, .ids = s->ids, .count = s->count}, err.text);
+        k2_free(s);
+    }
+    k2_buf_fini(&body);
+}

@@ -1,0 +1,159 @@
+/* io - the master's hands: loop, sockets, children, files around the core.
+ *
+ * Nouns: a *run* (k2m_run) is everything known before the first process starts; a *reporter* writes what people read; `k2m_io` turns
+ * completions into events for the core and the core's actions into calls. Actions wait until the records that came before them are
+ * on the disk: that is the write-ahead rule, kept in one place (k2m_io_event and release).
+ */
+#ifndef K2_MASTER_IO_INT_H
+#define K2_MASTER_IO_INT_H
+
+#include "common/config/config.h"
+#include "common/data/data.h"
+#include "common/http/http.h"
+#include "common/journal/journal.h"
+#include "common/launch/launch.h"
+#include "common/log/log.h"
+#include "common/loop/loop.h"
+#include "common/metrics/metrics.h"
+#include "common/net/net.h"
+#include "common/tensor/tensor.h"
+#include "common/token/token.h"
+#include "common/xfer/xfer.h"
+#include "master/core_int.h"
+
+#define K2M_TICK_NS       (50 * K2_NS_PER_MS)
+#define K2M_ANSWER_BYTES_MAX (64u << 20) /* body of one answer of the proxy */
+#define K2M_QUEUE_MAX     4u             /* commands that wait for a worker's POLL: the core has one under way, and STOP */
+#define K2M_TAIL_BYTES    2048u          /* of a worker's log, shown when it died */
+
+/* ---- run: what is known before the start ---------------------------------------------------------------------------- */
+
+typedef struct k2m_prompt_set {
+    k2_prompts *list;
+    int32_t **ids;
+    uint32_t *lengths, length_max, count;
+    k2_digest fingerprint;
+} k2m_prompt_set;
+
+typedef struct k2m_run {
+    k2_config config;
+    bool json, dry_run, resume;
+    int argc;
+    char **argv;
+    k2_digest identity;
+    k2_dims dims;
+    k2_tokenizer *tokenizer;
+    k2m_prompt_set train, heldout;
+    k2_digest corpus;
+    uint64_t corpus_tokens;
+    bool existed; /* the run directory holds a run of this configuration */
+    char id[64];
+} k2m_run;
+
+/* k2m_run_check - everything that can be wrong with the input, found before anything is made: model, prompts, corpus, memory.
+ *
+ * errors   the first fault, with file, line, path or key
+ */
+k2_code k2m_run_check(k2m_run *r, k2_error *err);
+/* Take the run directory: lock and journal, generated data, manifest.json, config.json. A run of another configuration is refused. */
+k2_code k2m_run_prepare(k2m_run *r, k2_journal **journal, k2_error *err);
+void k2m_run_fini(k2m_run *r);
+
+/* plan.c: memory of each kind of process, in bytes, from the configuration. */
+typedef struct k2m_plan {
+    uint64_t params, active_params;
+    uint64_t master_bytes, trainer_bytes, rollout_bytes, proxy_bytes, total_bytes, machine_bytes;
+} k2m_plan;
+void k2m_plan_make(const k2m_run *r, k2m_plan *out);
+k2_code k2m_plan_check(const k2m_run *r, k2_error *err);
+void k2m_plan_print(const k2m_run *r);
+
+/* ---- reporter --------------------------------------------------------------------------------------------------------- */
+
+typedef struct k2m_reporter k2m_reporter;
+k2_code k2m_reporter_open(const k2m_run *r, k2_log *log, k2m_reporter **out, k2_error *err);
+void k2m_reporter_close(k2m_reporter *p);
+/* Numbers of rank 0's last command; kept until the report that they belong to. */
+void k2m_reporter_trainer(k2m_reporter *p, const k2_wire_metrics *metrics);
+/* Rewards and lengths of the batch that is about to be trained. */
+void k2m_reporter_batch(k2m_reporter *p, const k2m_core *m, uint64_t step);
+void k2m_reporter_report(k2m_reporter *p, const k2m_core *m, const k2m_report *report);
+void k2m_reporter_line(k2m_reporter *p, int level, const char *text); /* a log line that people should see too */
+void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns); /* redraw the live view */
+/* The end: last line of the view, and the JSON object where it was asked for. */
+void k2m_reporter_summary(k2m_reporter *p, const k2m_core *m, k2_code code, const char *text);
+
+/* ---- io ----------------------------------------------------------------------------------------------------------------- */
+
+typedef struct k2m_slot { /* of one worker */
+    k2_net_call *poll;
+    uint64_t poll_since_ns;
+    k2_msg queue[K2M_QUEUE_MAX];
+    uint32_t queued;
+} k2m_slot;
+
+typedef struct k2m_held {
+    uint64_t needs; /* journal record that must be durable */
+    k2m_action action;
+    k2_net_call *call;
+} k2m_held;
+
+typedef struct k2m_io {
+    k2m_run *run;
+    k2m_core *core;
+    k2m_reporter *reporter;
+    k2_log *log;
+    k2_loop *loop;
+    k2_journal *journal;
+    k2_journal_batch *writing; /* sealed, not yet given to the disk */
+    bool write_busy, fault_told;
+    char *checkpoints_dir;
+    k2_error write_error;
+    uint64_t state_seq; /* of the last STATE record */
+    uint64_t compact_before, compacting; /* records before it may go: to be handed to the writer; the writer's */
+    k2_net_server *server;
+    char token[K2_NET_TOKEN_BYTES];
+    char *config_json;
+    k2_launch *launch;
+    struct k2m_proc *procs;
+    k2m_slot *slots;
+    k2m_held *held;
+    size_t held_count, held_capacity, held_first;
+    k2_net_call *hello; /* in hand */
+    k2_http_client *http;
+    k2_xfer *xfer;
+    k2_xfer_segment *segment; /* of the batch */
+    uint64_t batch_step;
+    k2_digest batch_digest;
+    struct {
+        int32_t *ids;
+        uint32_t count;
+    } *eval; /* answers of the evaluation under way */
+    uint32_t eval_count;
+    k2_timer *tick;
+    bool releasing, ended;
+    k2_code exit_code;
+    char exit_text[K2M_TEXT_MAX];
+} k2m_io;
+
+/* Run until the end; gives the exit status. */
+int k2m_io_run(k2m_run *run, k2_journal *journal);
+void k2m_io_event(k2m_io *io, k2m_event *ev);
+
+/* calls.c: HTTP to the proxy */
+void k2m_call_request(k2m_io *io, const k2m_action *a);
+void k2m_call_score(k2m_io *io, const k2m_action *a);
+/* batch.c */
+void k2m_batch_make(k2m_io *io, uint64_t step);
+/* latest.c: `latest` and the removal of older checkpoints, on a pool thread */
+void k2m_latest_write(k2m_io *io, uint64_t number);
+/* workers.c: children and control messages */
+void k2m_workers_launch(k2m_io *io, const k2m_action *a);
+void k2m_workers_kill(k2m_io *io, const k2m_action *a);
+void k2m_workers_admit(k2m_io *io, const k2m_action *a, k2_net_call *call);
+void k2m_workers_command(k2m_io *io, const k2m_action *a);
+void k2m_workers_request(void *arg, k2_net_call *call, const k2_msg *msg);
+void k2m_workers_tick(k2m_io *io, uint64_t now_ns);
+void k2m_workers_fini(k2m_io *io);
+
+#endif

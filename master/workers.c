@@ -1,0 +1,221 @@
+/* workers: children and control messages. A POLL is kept until there is a command or a third of the lease has passed. */
+#include "master/io_int.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct k2m_proc {
+    k2m_io *io;
+    uint32_t worker;
+    uint64_t incarnation;
+    k2_launch_proc *proc;
+    struct k2m_proc *next;
+} k2m_proc;
+
+/* ---- children ------------------------------------------------------------------------------------------------------------- */
+
+static char *log_path(const k2m_io *io, uint32_t worker)
+{
+    char name[K2_WIRE_NAME_MAX];
+    k2m_worker_name(&io->core->workers[worker], name);
+    return k2_asprintf("%s/logs/%s.log", io->run->config.run_dir, name);
+}
+
+/* The last line of a worker's log: most often the reason of its end. Empty when there is none. */
+static void last_line(const k2m_io *io, uint32_t worker, char *out, size_t n)
+{
+    char bytes[K2M_TAIL_BYTES + 1], *path = log_path(io, worker);
+    out[0] = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    k2_free(path);
+    if (fd < 0) return;
+    off_t size = lseek(fd, 0, SEEK_END), from = size > (off_t)K2M_TAIL_BYTES ? size - (off_t)K2M_TAIL_BYTES : 0;
+    ssize_t got = pread(fd, bytes, K2M_TAIL_BYTES, from);
+    close(fd);
+    while (got > 0 && (bytes[got - 1] == '\n' || bytes[got - 1] == 0)) got--;
+    if (got <= 0) return;
+    bytes[got] = 0;
+    char *line = strrchr(bytes, '\n');
+    snprintf(out, n, "%.*s", (int)n - 1, line ? line + 1 : bytes);
+}
+
+static void on_exit_of(void *arg, int exit_code, int term_signal)
+{
+    k2m_proc *p = arg;
+    k2m_io *io = p->io;
+    k2m_event ev = {.type = K2M_EV_EXIT, .worker = p->worker, .incarnation = p->incarnation, .exit_code = exit_code,
+                    .signal = term_signal};
+    for (k2m_proc **at = &io->procs; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    k2_free(p);
+    char text[K2M_TEXT_MAX];
+    last_line(io, ev.worker, text, sizeof text);
+    ev.text = text;
+    if ((exit_code || term_signal) && text[0]) K2_LOG_WARN(io->log, "its last line: %s", text);
+    k2m_io_event(io, &ev);
+}
+
+static void reply(k2_net_call *call, k2_msg_type type)
+{
+    k2_net_reply(call, &(k2_msg){.type = type});
+}
+
+static void drop_queue(k2m_slot *s)
+{
+    for (uint32_t i = 0; i < s->queued; i++) k2_msg_free(&s->queue[i]);
+    s->queued = 0;
+}
+
+/* What the process before left: its commands are void, and an answer to its POLL would be lost. */
+static void clear_slot(k2m_slot *s)
+{
+    if (s->poll) reply(s->poll, K2_MSG_NOP);
+    s->poll = NULL;
+    drop_queue(s);
+}
+
+void k2m_workers_launch(k2m_io *io, const k2m_action *a)
+{
+    clear_slot(&io->slots[a->worker]);
+    const k2m_worker *w = &io->core->workers[a->worker];
+    char index[16], nonce[24];
+    snprintf(index, sizeof index, "%u", w->index);
+    snprintf(nonce, sizeof nonce, "%llu", (unsigned long long)a->incarnation);
+    const char *argv[] = {"/proc/self/exe", k2m_role_name(w->role), "--master", k2_net_server_url(io->server), "--index", index,
+                          "--nonce", nonce, NULL};
+    char *path = log_path(io, a->worker);
+    k2m_proc *p = k2_alloc(sizeof *p);
+    *p = (k2m_proc){.io = io, .worker = a->worker, .incarnation = a->incarnation, .next = io->procs};
+    k2_launch_spec spec = {.role = k2m_role_name(w->role), .index = w->index, .argv = argv, .token = io->token, .log_path = path,
+                           .on_exit = on_exit_of, .arg = p};
+    k2_error err = {0};
+    p->proc = k2_launch_start(io->launch, &spec, &err);
+    k2_free(path);
+    if (p->proc) {
+        io->procs = p;
+        return;
+    }
+    k2_free(p);
+    k2m_io_event(io, &(k2m_event){.type = K2M_EV_LAUNCH_FAILED, .worker = a->worker, .incarnation = a->incarnation, .text = err.text});
+}
+
+void k2m_workers_kill(k2m_io *io, const k2m_action *a)
+{
+    for (k2m_proc *p = io->procs; p; p = p->next)
+        if (p->worker == a->worker && p->incarnation == a->incarnation) k2_launch_kill(p->proc, SIGKILL);
+}
+
+/* ---- messages ---------------------------------------------------------------------------------------------------------------- */
+
+void k2m_workers_admit(k2m_io *io, const k2m_action *a, k2_net_call *call)
+{
+    if (!call) return;
+    k2_msg m = {.type = K2_MSG_REFUSED, .refused = {.code = a->code, .text = a->text}};
+    if (a->type == K2M_ACT_ADMIT)
+        m = (k2_msg){.type = K2_MSG_WELCOME, .worker = a->worker + 1, .incarnation = a->incarnation,
+                     .welcome = {.lease_ms = io->run->config.master_lease_ms, .run_id = io->run->id, .config = io->config_json}};
+    k2_net_reply(call, &m);
+}
+
+static void flush_queue(k2m_slot *s)
+{
+    if (!s->poll || s->queued == 0) return;
+    k2_net_reply(s->poll, &s->queue[0]);
+    s->poll = NULL;
+    k2_msg_free(&s->queue[0]);
+    s->queued--;
+    memmove(s->queue, s->queue + 1, s->queued * sizeof *s->queue);
+}
+
+void k2m_workers_command(k2m_io *io, const k2m_action *a)
+{
+    k2m_slot *s = &io->slots[a->worker];
+    if (!k2m_core_current(io->core, a->worker + 1, a->incarnation)) return; /* it died meanwhile */
+    if (s->queued > 0 && s->queue[0].incarnation != a->incarnation) drop_queue(s);
+    K2_ASSERT(s->queued < K2M_QUEUE_MAX);
+    k2_msg_copy(&s->queue[s->queued++], &a->msg);
+    flush_queue(s);
+}
+
+static void on_hello(k2m_io *io, k2_net_call *call, const k2_msg *msg)
+{
+    if (!k2_net_token_equal(io->token, msg->hello.token)) {
+        K2_LOG_WARN(io->log, "a %.20s with a wrong token was refused", msg->hello.role);
+        k2_net_reply(call, &(k2_msg){.type = K2_MSG_REFUSED, .refused = {.code = K2_PEER_REFUSED, .text = "wrong token"}});
+        return;
+    }
+    io->hello = call;
+    k2m_io_event(io, &(k2m_event){.type = K2M_EV_HELLO, .msg = msg});
+    if (io->hello) k2_net_reply(io->hello, &(k2_msg){.type = K2_MSG_REFUSED, .refused = {.code = K2_CANCELED, .text = "the run ends"}});
+    io->hello = NULL;
+}
+
+static void on_poll(k2m_io *io, k2_net_call *call, const k2_msg *msg)
+{
+    uint32_t worker = (uint32_t)msg->worker - 1;
+    k2m_slot *s = &io->slots[worker];
+    if (s->poll) reply(s->poll, K2_MSG_NOP); /* it asks anew: the old answer is not awaited any more */
+    s->poll = call;
+    s->poll_since_ns = k2_loop_now_ns(io->loop);
+    if (s->queued > 0 && s->queue[0].incarnation != msg->incarnation) drop_queue(s);
+    snprintf(io->core->workers[worker].phase, sizeof io->core->workers[worker].phase, "%s", msg->poll.phase);
+    flush_queue(s);
+    k2m_io_event(io, &(k2m_event){.type = K2M_EV_ALIVE, .worker = worker});
+}
+
+static void on_done(k2m_io *io, k2_net_call *call, const k2_msg *msg)
+{
+    uint32_t worker = (uint32_t)msg->worker - 1;
+    const k2m_worker *w = &io->core->workers[worker];
+    if (w->role == K2M_TRAINER && w->index == 0 && msg->cmd == w->cmd && msg->done.code == K2_OK &&
+        (w->cmd_type == K2_MSG_TRAIN || w->cmd_type == K2_MSG_PRETRAIN))
+        k2m_reporter_trainer(io->reporter, &msg->done.metrics);
+    reply(call, K2_MSG_ACK);
+    k2m_io_event(io, &(k2m_event){.type = K2M_EV_ALIVE, .worker = worker});
+    k2m_io_event(io, &(k2m_event){.type = K2M_EV_DONE, .worker = worker, .msg = msg});
+}
+
+void k2m_workers_request(void *arg, k2_net_call *call, const k2_msg *msg)
+{
+    k2m_io *io = arg;
+    if (msg->type == K2_MSG_HELLO) {
+        on_hello(io, call, msg);
+    } else if (!k2m_core_current(io->core, msg->worker, msg->incarnation)) {
+        k2_net_reply(call, &(k2_msg){.type = K2_MSG_FENCED, .fenced = {.text = "another incarnation has this place"}});
+    } else if (msg->type == K2_MSG_POLL) {
+        on_poll(io, call, msg);
+    } else if (msg->type == K2_MSG_DONE) {
+        on_done(io, call, msg);
+    } else {
+        k2_net_reply(call, &(k2_msg){.type = K2_MSG_REFUSED, .refused = {.code = K2_BAD_INPUT, .text = "not a request"}});
+    }
+}
+
+void k2m_workers_tick(k2m_io *io, uint64_t now_ns)
+{
+    uint64_t longest = io->run->config.master_lease_ms * K2_NS_PER_MS / 4;
+    for (uint32_t i = 0; i < io->core->worker_count; i++) {
+        k2m_slot *s = &io->slots[i];
+        if (!s->poll || now_ns - s->poll_since_ns < longest) continue;
+        reply(s->poll, K2_MSG_NOP);
+        s->poll = NULL;
+    }
+}
+
+void k2m_workers_fini(k2m_io *io)
+{
+    for (uint32_t i = 0; io->slots && i < io->core->worker_count; i++) drop_queue(&io->slots[i]);
+    while (io->procs) {
+        k2m_proc *p = io->procs;
+        io->procs = p->next;
+        k2_launch_abandon(p->proc);
+        k2_free(p);
+    }
+}
