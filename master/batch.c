@@ -39,9 +39,16 @@ static void add(k2m_io *io, lists *l, uint64_t id)
         l->versions[at][i] = t[i].version;
     }
     k2_free(t);
-    l->list[at] = (k2_batch_trajectory){.id = id, .group = info.group, .prompt = info.prompt, .reward = (float)info.reward,
-                                        .prompt_tokens = p, .generated_tokens = n, .finish = (k2_batch_finish)info.finish,
-                                        .tokens = l->tokens[at], .logps = l->logps[at], .versions = l->versions[at]};
+    l->list[at] = (k2_batch_trajectory){.id = id,
+                                        .group = info.group,
+                                        .prompt = info.prompt,
+                                        .reward = (float)info.reward,
+                                        .prompt_tokens = p,
+                                        .generated_tokens = n,
+                                        .finish = (k2_batch_finish)info.finish,
+                                        .tokens = l->tokens[at],
+                                        .logps = l->logps[at],
+                                        .versions = l->versions[at]};
 }
 
 static void lists_fini(lists *l)
@@ -72,8 +79,11 @@ static void tell(void *arg)
 {
     k2m_io *io = arg;
     if (k2_loop_ending(io->loop) || !io->segment) return;
-    k2m_io_event(io, &(k2m_event){.type = K2M_EV_BATCH, .step = io->batch_step, .locator = k2_xfer_segment_locator(io->segment),
-                                  .bytes = k2_xfer_segment_bytes(io->segment), .digest = io->batch_digest});
+    k2m_io_event(io, &(k2m_event){.type = K2M_EV_BATCH,
+                                  .step = io->batch_step,
+                                  .locator = k2_xfer_segment_locator(io->segment),
+                                  .bytes = k2_xfer_segment_bytes(io->segment),
+                                  .digest = io->batch_digest});
 }
 
 void k2m_batch_make(k2m_io *io, uint64_t step)

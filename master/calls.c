@@ -9,15 +9,23 @@
 #include "common/http/openai.h"
 
 static k2_code send_call(k2m_io *io, const char *path, const k2_buf *body,
-                         void (*on_done)(void *arg, k2_code code, int status, const char *body, size_t n), void *arg, k2_error *err)
+                         void (*on_done)(void *arg, k2_code code, int status, const char *body, size_t n), void *arg,
+                         k2_error *err)
 {
     static const k2_http_header json = {"Content-Type", "application/json"};
     const k2_config *c = &io->run->config;
     char url[K2M_ENDPOINT_MAX + 32];
     snprintf(url, sizeof url, "%s%s", io->core->workers[io->core->proxy].endpoint, path);
     uint64_t patience = c->master_step_timeout_ms * K2_NS_PER_MS;
-    k2_http_call_spec spec = {.method = "POST", .url = url, .headers = &json, .header_count = 1, .body = body->data,
-                              .body_bytes = body->len, .connect_ns = patience, .first_byte_ns = patience, .idle_ns = patience};
+    k2_http_call_spec spec = {.method = "POST",
+                              .url = url,
+                              .headers = &json,
+                              .header_count = 1,
+                              .body = body->data,
+                              .body_bytes = body->len,
+                              .connect_ns = patience,
+                              .first_byte_ns = patience,
+                              .idle_ns = patience};
     return k2_http_fetch(io->http, &spec, K2M_ANSWER_BYTES_MAX, on_done, arg, err) ? K2_OK : err->code;
 }
 
@@ -47,7 +55,8 @@ static void post_failure(k2m_io *io, k2m_event ev, const char *text)
     if (k2_loop_post(io->loop, failed_later, f) != K2_OK) failed_later(f);
 }
 
-/* ---- answers --------------------------------------------------------------------------------------------------------------- */
+/* ---- answers ---------------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct request {
     k2m_io *io;
@@ -80,14 +89,19 @@ static k2_code take_answer(k2m_io *io, uint64_t id, const char *body, size_t n, 
     k2_code code = k2_openai_parse_answer(body, n, &p, err);
     const k2_openai_answer *a = &p.a;
     k2_replay_finish finish = finish_of(a->finish_reason);
-    if (code == K2_OK && (!a->has_k2 || finish == K2_REPLAY_FINISH_NONE || a->count > K2_REPLAY_CHUNK_MAX || (a->count && (!a->ids || !a->logprobs))))
+    if (code == K2_OK && (!a->has_k2 || finish == K2_REPLAY_FINISH_NONE || a->count > K2_REPLAY_CHUNK_MAX ||
+                          (a->count && (!a->ids || !a->logprobs))))
         code = k2_error_set(err, K2_PEER_PROTOCOL, "the answer has no token ids, log-probabilities, finish reason or digest");
     if (code == K2_OK) {
         k2_replay_token *tokens = k2_alloc_array(a->count, sizeof *tokens);
         for (size_t i = 0; i < a->count; i++)
             tokens[i] = (k2_replay_token){.id = (int32_t)a->ids[i], .logp = a->logprobs[i], .version = (uint32_t)a->version};
         if (id & K2M_EVAL_BIT) keep_eval(io, id, a);
-        k2m_io_event(io, &(k2m_event){.type = K2M_EV_ANSWER, .id = id, .tokens = tokens, .count = (uint32_t)a->count, .finish = finish,
+        k2m_io_event(io, &(k2m_event){.type = K2M_EV_ANSWER,
+                                      .id = id,
+                                      .tokens = tokens,
+                                      .count = (uint32_t)a->count,
+                                      .finish = finish,
                                       .digest = a->digest});
         k2_free(tokens);
     }
@@ -143,15 +157,30 @@ void k2m_call_request(k2m_io *io, const k2m_action *a)
 {
     const k2_config *c = &io->run->config;
     bool eval = (a->id & K2M_EVAL_BIT) != 0;
-    k2_openai_request r = {.logprobs = true, .return_token_ids = true, .has_max_tokens = true, .max_tokens = a->max_tokens,
-                           .has_temperature = true, .temperature = eval ? 0 : c->rollout_temperature, .has_top_p = true,
-                           .top_p = eval ? 1 : c->rollout_top_p, .has_top_k = true, .top_k = eval ? 0 : (int32_t)c->rollout_top_k};
+    k2_openai_request r = {.logprobs = true,
+                           .return_token_ids = true,
+                           .has_max_tokens = true,
+                           .max_tokens = a->max_tokens,
+                           .has_temperature = true,
+                           .temperature = eval ? 0 : c->rollout_temperature,
+                           .has_top_p = true,
+                           .top_p = eval ? 1 : c->rollout_top_p,
+                           .has_top_k = true,
+                           .top_k = eval ? 0 : (int32_t)c->rollout_top_k};
     size_t stops;
     const int32_t *stop_ids = k2_tokenizer_stops(io->run->tokenizer, true, &stops);
     for (size_t i = 0; i < stops && i < K2_OPENAI_STOPS_MAX; i++) r.stop_ids[r.stop_id_count++] = (uint32_t)stop_ids[i];
-    r.k2 = (k2_openai_ext){.present = true, .has_trajectory = true, .trajectory = a->id, .has_group = true,
-                           .group = eval ? a->id : k2_replay_group_of(a->id), .has_digest = true, .digest = io->core->force_digest,
-                           .has_seed = true, .seed = c->seed, .train = true, .position = a->position,
+    r.k2 = (k2_openai_ext){.present = true,
+                           .has_trajectory = true,
+                           .trajectory = a->id,
+                           .has_group = true,
+                           .group = eval ? a->id : k2_replay_group_of(a->id),
+                           .has_digest = true,
+                           .digest = io->core->force_digest,
+                           .has_seed = true,
+                           .seed = c->seed,
+                           .train = true,
+                           .position = a->position,
                            .repetition = c->rollout_repetition_count > 0};
     r.prompt_ids = prompt_ids(io, a, &r.prompt_ids_count);
     k2_buf body;
@@ -168,7 +197,8 @@ void k2m_call_request(k2m_io *io, const k2m_action *a)
     k2_free(r.prompt_ids);
 }
 
-/* ---- rewards ----------------------------------------------------------------------------------------------------------------- */
+/* ---- rewards
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 typedef struct scoring {
     k2m_io *io;
@@ -235,7 +265,8 @@ static bool read_scores(const char *body, size_t n, const scoring *s, double *re
     uint32_t i = 0;
     for (const cJSON *v = ok ? list->child : NULL; v && ok; v = v->next, i++) {
         uint64_t id = 0;
-        const cJSON *reward = cJSON_GetObjectItemCaseSensitive(v, "reward"), *detail = cJSON_GetObjectItemCaseSensitive(v, "detail");
+        const cJSON *reward = cJSON_GetObjectItemCaseSensitive(v, "reward"),
+                    *detail = cJSON_GetObjectItemCaseSensitive(v, "detail");
         ok = read_id(cJSON_GetObjectItemCaseSensitive(v, "trajectory"), &id) && id == s->ids[i];
         has[i] = cJSON_IsNumber(reward) && isfinite(reward->valuedouble);
         rewards[i] = has[i] ? reward->valuedouble : 0;
@@ -255,8 +286,12 @@ static void scored(void *arg, k2_code code, int status, const char *body, size_t
     char details[K2M_SCORE_ITEMS][96];
     if (code == K2_OK && status == 200 && read_scores(body, n, &s, rewards, has, details)) {
         for (uint32_t i = 0; i < s.count; i++)
-            k2m_io_event(s.io, &(k2m_event){.type = K2M_EV_SCORED, .id = s.ids[i], .has_reward = has[i], .reward = rewards[i],
-                                            .text = details[i], .ids = i + 1 == s.count ? s.ids : NULL});
+            k2m_io_event(s.io, &(k2m_event){.type = K2M_EV_SCORED,
+                                            .id = s.ids[i],
+                                            .has_reward = has[i],
+                                            .reward = rewards[i],
+                                            .text = details[i],
+                                            .ids = i + 1 == s.count ? s.ids : NULL});
         return;
     }
     char text[K2M_TEXT_MAX];

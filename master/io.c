@@ -146,7 +146,8 @@ void k2m_io_event(k2m_io *io, k2m_event *ev)
     release(io);
 }
 
-/* ---- the loop's own events ------------------------------------------------------------------------------------------------- */
+/* ---- the loop's own events -------------------------------------------------------------------------------------------------
+ */
 
 static void on_tick(void *arg)
 {
@@ -163,7 +164,8 @@ static void on_signal(void *arg, int signum)
     k2m_io_event(arg, &(k2m_event){.type = K2M_EV_STOP});
 }
 
-/* ---- start and end ---------------------------------------------------------------------------------------------------------- */
+/* ---- start and end ----------------------------------------------------------------------------------------------------------
+ */
 
 static bool apply_record(void *arg, const k2_journal_record *r)
 {
@@ -177,9 +179,14 @@ static k2_code recover(k2m_io *io, k2_error *err)
     char *checkpoints = k2_asprintf("%s/checkpoints", run->config.run_dir);
     io->checkpoints_dir = checkpoints;
     k2m_core_config cc = {.config = &run->config,
-                          .prompts = {.ids = (const int32_t *const *)run->train.ids, .lengths = run->train.lengths,
-                                      .count = run->train.count, .length_max = run->train.length_max},
-                          .heldout = run->heldout.count, .vocab = run->dims.vocab, .checkpoints_dir = checkpoints, .record = record,
+                          .prompts = {.ids = (const int32_t *const *)run->train.ids,
+                                      .lengths = run->train.lengths,
+                                      .count = run->train.count,
+                                      .length_max = run->train.length_max},
+                          .heldout = run->heldout.count,
+                          .vocab = run->dims.vocab_size,
+                          .checkpoints_dir = checkpoints,
+                          .record = record,
                           .record_arg = io};
     k2_code code = k2m_core_new(&cc, &io->core, err);
     if (code == K2_OK) code = k2_journal_read(io->journal, 0, apply_record, io, err);
@@ -209,7 +216,9 @@ static k2_code open_parts(k2m_io *io, k2_error *err)
     io->launch = k2_launch_open(io->loop, "local", io->log, err);
     if (!io->launch) return err->code;
     io->http = k2_http_client_new(io->loop, NULL);
-    k2_xfer_config xc = {.transport = c->xfer_transport, .chunk_bytes = c->xfer_chunk_bytes, .retries = (uint32_t)c->xfer_retries,
+    k2_xfer_config xc = {.transport = c->xfer_transport,
+                         .chunk_bytes = c->xfer_chunk_bytes,
+                         .retries = (uint32_t)c->xfer_retries,
                          .deadline_ns = c->xfer_deadline_ms * K2_NS_PER_MS};
     return k2_xfer_open(&xc, &io->xfer, err);
 }
@@ -260,7 +269,8 @@ int k2m_io_run(k2m_run *run, k2_journal *journal)
         K2_LOG_INFO(io.log, "the run has ended before");
         k2m_reporter_summary(io.reporter, io.core, K2_OK, "the run has ended before; nothing was left to do");
     } else if (code == K2_OK) {
-        k2_signal *signals[] = {k2_loop_signal(io.loop, SIGINT, on_signal, &io), k2_loop_signal(io.loop, SIGTERM, on_signal, &io)};
+        k2_signal *signals[] = {k2_loop_signal(io.loop, SIGINT, on_signal, &io),
+                                k2_loop_signal(io.loop, SIGTERM, on_signal, &io)};
         io.tick = k2_timer_start(io.loop, K2M_TICK_NS, K2M_TICK_NS, on_tick, &io);
         K2_LOG_INFO(io.log, "run %s starts at iteration %llu, control at %s", run->id, (unsigned long long)io.core->iteration,
                     k2_net_server_url(io.server));

@@ -1,5 +1,5 @@
-/* latest: `checkpoints/latest` names the checkpoint that everything may go back to; older ones beyond the number to keep are removed.
- * Both touch the disk, so they run on a pool thread. */
+/* latest: `checkpoints/latest` names the checkpoint that everything may go back to; older ones beyond the number to keep are
+ * removed. Both touch the disk, so they run on a pool thread. */
 #include "master/io_int.h"
 
 #include <dirent.h>
@@ -20,7 +20,8 @@ static int by_number_down(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Directories step_N below the latest, youngest first: all beyond kept - 1 go. Those above it are of a run that was abandoned. */
+/* Directories step_N below the latest, youngest first: all beyond kept - 1 go. Those above it are of a run that was abandoned.
+ */
 static void prune(const job *j)
 {
     DIR *d = opendir(j->dir);
@@ -29,7 +30,8 @@ static void prune(const job *j)
     size_t count = 0;
     for (struct dirent *e; (e = readdir(d));) {
         uint64_t n;
-        if (strncmp(e->d_name, "step_", 5) != 0 || strlen(e->d_name) < 6 || strspn(e->d_name + 5, "0123456789") != strlen(e->d_name + 5))
+        if (strncmp(e->d_name, "step_", 5) != 0 || strlen(e->d_name) < 6 ||
+            strspn(e->d_name + 5, "0123456789") != strlen(e->d_name + 5))
             continue;
         n = strtoull(e->d_name + 5, NULL, 10);
         if (n >= j->number) continue;

@@ -16,7 +16,8 @@ typedef struct k2m_proc {
     struct k2m_proc *next;
 } k2m_proc;
 
-/* ---- children ------------------------------------------------------------------------------------------------------------- */
+/* ---- children -------------------------------------------------------------------------------------------------------------
+ */
 
 static char *log_path(const k2m_io *io, uint32_t worker)
 {
@@ -47,8 +48,8 @@ static void on_exit_of(void *arg, int exit_code, int term_signal)
 {
     k2m_proc *p = arg;
     k2m_io *io = p->io;
-    k2m_event ev = {.type = K2M_EV_EXIT, .worker = p->worker, .incarnation = p->incarnation, .exit_code = exit_code,
-                    .signal = term_signal};
+    k2m_event ev = {
+        .type = K2M_EV_EXIT, .worker = p->worker, .incarnation = p->incarnation, .exit_code = exit_code, .signal = term_signal};
     for (k2m_proc **at = &io->procs; *at; at = &(*at)->next)
         if (*at == p) {
             *at = p->next;
@@ -88,13 +89,25 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
     char index[16], nonce[24];
     snprintf(index, sizeof index, "%u", w->index);
     snprintf(nonce, sizeof nonce, "%llu", (unsigned long long)a->incarnation);
-    const char *argv[] = {"/proc/self/exe", k2m_role_name(w->role), "--master", k2_net_server_url(io->server), "--index", index,
-                          "--nonce", nonce, NULL};
+    const char *argv[] = {"/proc/self/exe",
+                          k2m_role_name(w->role),
+                          "--master",
+                          k2_net_server_url(io->server),
+                          "--index",
+                          index,
+                          "--nonce",
+                          nonce,
+                          NULL};
     char *path = log_path(io, a->worker);
     k2m_proc *p = k2_alloc(sizeof *p);
     *p = (k2m_proc){.io = io, .worker = a->worker, .incarnation = a->incarnation, .next = io->procs};
-    k2_launch_spec spec = {.role = k2m_role_name(w->role), .index = w->index, .argv = argv, .token = io->token, .log_path = path,
-                           .on_exit = on_exit_of, .arg = p};
+    k2_launch_spec spec = {.role = k2m_role_name(w->role),
+                           .index = w->index,
+                           .argv = argv,
+                           .token = io->token,
+                           .log_path = path,
+                           .on_exit = on_exit_of,
+                           .arg = p};
     k2_error err = {0};
     p->proc = k2_launch_start(io->launch, &spec, &err);
     k2_free(path);
@@ -103,7 +116,8 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
         return;
     }
     k2_free(p);
-    k2m_io_event(io, &(k2m_event){.type = K2M_EV_LAUNCH_FAILED, .worker = a->worker, .incarnation = a->incarnation, .text = err.text});
+    k2m_io_event(
+        io, &(k2m_event){.type = K2M_EV_LAUNCH_FAILED, .worker = a->worker, .incarnation = a->incarnation, .text = err.text});
 }
 
 void k2m_workers_kill(k2m_io *io, const k2m_action *a)
@@ -112,15 +126,19 @@ void k2m_workers_kill(k2m_io *io, const k2m_action *a)
         if (p->worker == a->worker && p->incarnation == a->incarnation) k2_launch_kill(p->proc, SIGKILL);
 }
 
-/* ---- messages ---------------------------------------------------------------------------------------------------------------- */
+/* ---- messages
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 void k2m_workers_admit(k2m_io *io, const k2m_action *a, k2_net_call *call)
 {
     if (!call) return;
     k2_msg m = {.type = K2_MSG_REFUSED, .refused = {.code = a->code, .text = a->text}};
     if (a->type == K2M_ACT_ADMIT)
-        m = (k2_msg){.type = K2_MSG_WELCOME, .worker = a->worker + 1, .incarnation = a->incarnation,
-                     .welcome = {.lease_ms = io->run->config.master_lease_ms, .run_id = io->run->id, .config = io->config_json}};
+        m = (k2_msg){
+            .type = K2_MSG_WELCOME,
+            .worker = a->worker + 1,
+            .incarnation = a->incarnation,
+            .welcome = {.lease_ms = io->run->config.master_lease_ms, .run_id = io->run->id, .config = io->config_json}};
     k2_net_reply(call, &m);
 }
 
@@ -153,7 +171,8 @@ static void on_hello(k2m_io *io, k2_net_call *call, const k2_msg *msg)
     }
     io->hello = call;
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_HELLO, .msg = msg});
-    if (io->hello) k2_net_reply(io->hello, &(k2_msg){.type = K2_MSG_REFUSED, .refused = {.code = K2_CANCELED, .text = "the run ends"}});
+    if (io->hello)
+        k2_net_reply(io->hello, &(k2_msg){.type = K2_MSG_REFUSED, .refused = {.code = K2_CANCELED, .text = "the run ends"}});
     io->hello = NULL;
 }
 

@@ -1,0 +1,134 @@
+/* plan: what a run will take, computed from the configuration before anything starts. */
+#include "master/io_int.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "common/model/model.h"
+
+#define PROCESS_BYTES (48ull << 20) /* code, stacks, buffers of loop and control plane of any process */
+#define PROMPT_GUESS  256u          /* tokens of a prompt, where the file is made only at the start */
+
+/* Parameters that one token runs through: of the routed experts only the chosen ones. */
+static void count_params(const k2_dims *d, k2m_plan *out)
+{
+    k2_model_layout *l = k2_model_layout_new(d);
+    double active = 0;
+    for (size_t i = 0; i < l->params_count; i++) {
+        double n = (double)k2_shape_count(&l->params[i].shape);
+        out->params += (uint64_t)n;
+        bool routed = strstr(l->params[i].name, ".mlp.experts.") != NULL;
+        active += routed ? n * d->num_experts_per_tok / d->n_routed_experts : n;
+    }
+    out->active_params = (uint64_t)active;
+    k2_model_layout_free(l);
+}
+
+static uint64_t cores(void)
+{
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (uint64_t)n : 1;
+}
+
+static uint64_t machine_bytes(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+}
+
+static uint32_t threads(uint64_t asked, uint64_t processes)
+{
+    uint64_t n = asked ? asked : cores() / processes;
+    return (uint32_t)K2_MAX(n, 1u);
+}
+
+void k2m_plan_make(const k2m_run *r, k2m_plan *out)
+{
+    const k2_config *c = &r->config;
+    bool pretrain = strcmp(c->mode, "pretrain") == 0;
+    *out = (k2m_plan){.machine_bytes = machine_bytes()};
+    count_params(&r->dims, out);
+    uint64_t vector = out->params * sizeof(float), model = k2_model_bytes(&r->dims);
+    k2_replay_config rc = k2m_replay_config(c, r->train.count ? r->train.length_max : PROMPT_GUESS);
+    out->master_bytes = PROCESS_BYTES + (pretrain ? 0 : k2_replay_bytes(&rc));
+    uint64_t lanes = K2_MAX(c->trainer_grad_lanes / c->trainer_ranks, 1);
+    size_t micro = (size_t)K2_MAX(c->trainer_micro_tokens, pretrain || c->pretrain_steps ? c->pretrain_sequence_tokens : 0);
+    uint32_t tt = threads(c->trainer_threads, c->trainer_ranks);
+    out->trainer_bytes = PROCESS_BYTES + model + vector * (lanes + 1) + 2 * vector / c->trainer_ranks + 2 * vector +
+                         k2_model_act_bytes(&r->dims, tt, micro);
+    if (!pretrain) {
+        uint32_t rt = threads(c->rollout_threads, c->rollout_workers);
+        size_t rows = (size_t)(c->rollout_batch_max + c->rollout_prefill_chunk);
+        uint64_t pages = c->rollout_cache_tokens / c->rollout_page_tokens;
+        out->rollout_bytes = PROCESS_BYTES + 2 * model + vector +
+                             pages * k2_model_page_floats(&r->dims, (uint32_t)c->rollout_page_tokens) * sizeof(float) +
+                             k2_model_decode_bytes(&r->dims, rt, rows, (size_t)c->rollout_cache_tokens) +
+                             c->rollout_batch_max * r->dims.vocab_size * sizeof(float);
+        out->proxy_bytes = PROCESS_BYTES + c->proxy_queue_max * 8192;
+    }
+    out->total_bytes = out->master_bytes + c->trainer_ranks * out->trainer_bytes +
+                       (pretrain ? 0 : c->rollout_workers * out->rollout_bytes + out->proxy_bytes);
+}
+
+static double gib(uint64_t bytes)
+{
+    return (double)bytes / (double)(1ull << 30);
+}
+
+k2_code k2m_plan_check(const k2m_run *r, k2_error *err)
+{
+    k2m_plan p;
+    k2m_plan_make(r, &p);
+    if (p.machine_bytes == 0 || p.total_bytes <= p.machine_bytes) return K2_OK;
+    return k2_error_set(err, K2_LIMIT,
+                        "memory: the run needs %.1f GiB (trainer %.1f x %llu, rollout %.1f x %llu), the machine has %.1f GiB",
+                        gib(p.total_bytes), gib(p.trainer_bytes), (unsigned long long)r->config.trainer_ranks,
+                        gib(p.rollout_bytes), (unsigned long long)r->config.rollout_workers, gib(p.machine_bytes));
+}
+
+static void print_data(const char *what, const char *path, const k2m_prompt_set *s)
+{
+    if (s->count)
+        printf("  %-10s %u prompts, longest %u tokens: %s\n", what, s->count, s->length_max, path);
+    else
+        printf("  %-10s %s\n", what, path[0] ? path : "none");
+}
+
+void k2m_plan_print(const k2m_run *r)
+{
+    const k2_config *c = &r->config;
+    bool pretrain = strcmp(c->mode, "pretrain") == 0;
+    k2m_plan p;
+    k2m_plan_make(r, &p);
+    printf("run        %s (%s), %s, seed %llu\n", c->run_dir, r->existed ? "will be resumed" : "new", c->mode,
+           (unsigned long long)c->seed);
+    printf("model      %.3f million parameters, %.3f million active for one token\n", (double)p.params / 1e6,
+           (double)p.active_params / 1e6);
+    printf("processes\n");
+    printf("  master     1   %6.2f GiB   control at %s\n", gib(p.master_bytes),
+           c->master_listen[0] ? c->master_listen : "a socket in the run directory");
+    printf("  trainer    %-3llu %6.2f GiB   %u threads each, tensors by %s\n", (unsigned long long)c->trainer_ranks,
+           gib(p.trainer_bytes), threads(c->trainer_threads, c->trainer_ranks), c->xfer_transport);
+    if (!pretrain) {
+        printf("  rollout    %-3llu %6.2f GiB   %u threads each, any free port of 127.0.0.1\n",
+               (unsigned long long)c->rollout_workers, gib(p.rollout_bytes), threads(c->rollout_threads, c->rollout_workers));
+        printf("  proxy      1   %6.2f GiB   %s\n", gib(p.proxy_bytes), c->proxy_listen);
+    }
+    printf("memory     %.2f GiB of %.2f GiB\n", gib(p.total_bytes), gib(p.machine_bytes));
+    printf("data\n");
+    if (c->data_task[0]) printf("  task       %s: what is missing is generated at the start\n", c->data_task);
+    if (!pretrain) {
+        print_data("prompts", c->data_prompts, &r->train);
+        print_data("heldout", c->data_heldout, &r->heldout);
+    }
+    if (c->pretrain_steps) printf("  %-10s %s (%llu tokens)\n", "corpus", c->data_corpus, (unsigned long long)r->corpus_tokens);
+    printf("plan       %llu pretraining steps of %llu x %llu tokens", (unsigned long long)c->pretrain_steps,
+           (unsigned long long)c->pretrain_batch_sequences, (unsigned long long)c->pretrain_sequence_tokens);
+    if (!pretrain)
+        printf(", then %llu iterations of up to %llu x %llu trajectories with a budget of %llu of %llu tokens",
+               (unsigned long long)c->iterations, (unsigned long long)c->rollout_groups,
+               (unsigned long long)c->rollout_group_size, (unsigned long long)c->rollout_budget_tokens,
+               (unsigned long long)c->rollout_max_tokens);
+    printf("\nnothing was started\n");
+}

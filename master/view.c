@@ -1,0 +1,116 @@
+/* view: the live view on a terminal. A few lines, drawn over themselves; elsewhere every line is simply printed. */
+#include "master/report_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define REDRAW_NS (250 * K2_NS_PER_MS)
+
+void k2m_say(k2m_reporter *p, const char *fmt, ...)
+{
+    char line[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    K2_LOG_INFO(p->log, "%s", line);
+    if (!p->tty) {
+        printf("%s\n", line);
+        fflush(stdout);
+        return;
+    }
+    snprintf(p->events[p->event_count++ % VIEW_EVENTS], VIEW_LINE_MAX, "%.*s", (int)VIEW_LINE_MAX - 1, line);
+    p->drawn_ns = 0;
+}
+
+void k2m_reporter_line(k2m_reporter *p, int level, const char *text)
+{
+    if (level < K2_LOG_WARN || level >= K2_LOG_ERROR) return; /* errors end the run and are told then */
+    if (!p->tty) {
+        printf("%s\n", text);
+        fflush(stdout);
+        return;
+    }
+    snprintf(p->events[p->event_count++ % VIEW_EVENTS], VIEW_LINE_MAX, "%.*s", (int)VIEW_LINE_MAX - 1, text);
+    p->drawn_ns = 0;
+}
+
+void k2m_view_clear(k2m_reporter *p)
+{
+    if (p->view_lines) printf("\033[%uA\033[J", p->view_lines);
+    p->view_lines = 0;
+    if (!p->tty) return;
+    for (uint32_t i = p->event_count > VIEW_EVENTS ? p->event_count - VIEW_EVENTS : 0; i < p->event_count; i++)
+        printf("%s\n", p->events[i % VIEW_EVENTS]);
+    p->event_count = 0;
+}
+
+static void line(k2m_reporter *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void line(k2m_reporter *p, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    vprintf(fmt, ap);
+    va_end(ap);
+    printf("\033[K\n");
+    p->view_lines++;
+}
+
+static void bar(char *out, size_t n, double share)
+{
+    size_t width = n - 1, full = (size_t)(share * (double)width + 0.5);
+    for (size_t i = 0; i < width; i++) out[i] = i < full ? '#' : '.';
+    out[width] = 0;
+}
+
+static void draw_workers(k2m_reporter *p, const k2m_core *m)
+{
+    char text[VIEW_LINE_MAX];
+    size_t at = 0;
+    for (uint32_t i = 0; i < m->worker_count && at + 40 < sizeof text; i++) {
+        char name[K2_WIRE_NAME_MAX];
+        k2m_worker_name(&m->workers[i], name);
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %s", i ? "   " : "", name,
+                               m->workers[i].state == K2M_UP ? m->workers[i].cmd_type != K2_MSG_NONE
+                                                                   ? k2_msg_name(m->workers[i].cmd_type)
+                                                                   : (m->workers[i].phase[0] ? m->workers[i].phase : "up")
+                                                             : (m->workers[i].state == K2M_STARTING ? "starting" : "down"));
+    }
+    line(p, "  %.110s", text);
+}
+
+void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns)
+{
+    if (p->rl_ns == 0 && (m->phase == K2M_PHASE_GENERATE || m->phase == K2M_PHASE_EVAL)) p->rl_ns = now_ns;
+    if (!p->tty || now_ns - p->drawn_ns < REDRAW_NS) return;
+    p->drawn_ns = now_ns;
+    if (p->view_lines) printf("\033[%uA", p->view_lines);
+    p->view_lines = 0;
+    const k2_config *c = &p->run->config;
+    k2_replay_counts n = k2_replay_count(m->replay);
+    bool pretraining = m->phase == K2M_PHASE_PRETRAIN || (m->iteration == 0 && m->trainer_pretrain < c->pretrain_steps);
+    double share = pretraining ? (c->pretrain_steps ? (double)m->trainer_pretrain / (double)c->pretrain_steps : 0)
+                               : (c->iterations ? (double)m->iteration / (double)c->iterations : 0);
+    char b[41], owes[120];
+    bar(b, sizeof b, share);
+    double elapsed = (double)(now_ns - p->start_ns) / 1e9, busy = p->rl_ns ? (double)(now_ns - p->rl_ns) / 1e9 : elapsed;
+    double eta = share > 0 && share < 1 ? busy / share - busy : 0;
+    line(p, "k2rl %s   %s %llu/%llu [%s]  %.0f s, about %.0f s left", p->run->id, pretraining ? "pretraining" : "iteration",
+         (unsigned long long)(pretraining ? m->trainer_pretrain : m->iteration),
+         (unsigned long long)(pretraining ? c->pretrain_steps : c->iterations), b, elapsed, eta);
+    if (p->evaluated)
+        line(p, "  reward %.3f   held-out accuracy %.1f %%   rollout %.0f tokens/s   train %.0f tokens/s", p->last_reward,
+             100 * p->last_accuracy, p->generate_s > 0 ? p->generated / p->generate_s : 0,
+             p->train_s > 0 ? p->train_tokens / p->train_s : 0);
+    if (m->c.prompts.count)
+        line(p, "  trajectories: %u running, %u to resume, %u waiting for rewards, %u scored; cut %llu, resumed %llu",
+             n.running, n.queued_resumed, n.finished, n.scored, (unsigned long long)n.cut_total,
+             (unsigned long long)n.resumed_total);
+    k2m_core_owes(m, owes, sizeof owes);
+    line(p, "  waits: %.110s", owes);
+    draw_workers(p, m);
+    for (uint32_t i = p->event_count > VIEW_EVENTS ? p->event_count - VIEW_EVENTS : 0; i < p->event_count; i++)
+        line(p, "  %.110s", p->events[i % VIEW_EVENTS]);
+    printf("\033[J");
+    fflush(stdout);
+}
