@@ -96,7 +96,7 @@ static void fault(k2m_io *io)
     io->fault_told = true;
     io->ended = true; /* nothing that is not durable may show: no action is carried out any more */
     io->exit_code = io->write_error.code;
-    snprintf(io->exit_text, sizeof io->exit_text, "%s", io->write_error.text);
+    snprintf(io->exit_text, sizeof io->exit_text, "%.*s", (int)sizeof io->exit_text - 1, io->write_error.text);
     K2_LOG_ERROR(io->log, "%s", io->write_error.text);
     k2_loop_stop(io->loop);
 }

@@ -16,7 +16,7 @@ static void count_params(const k2_dims *d, k2m_plan *out)
     k2_model_layout *l = k2_model_layout_new(d);
     double active = 0;
     for (size_t i = 0; i < l->params_count; i++) {
-        double n = (double)k2_shape_count(&l->params[i].shape);
+        double n = (double)l->params[i].count;
         out->params += (uint64_t)n;
         bool routed = strstr(l->params[i].name, ".mlp.experts.") != NULL;
         active += routed ? n * d->num_experts_per_tok / d->n_routed_experts : n;

@@ -33,10 +33,12 @@ static k2_code check_weights(const k2m_run *r, k2_error *err)
         const k2_weights_tensor *t = k2_weights_file_find(f, l->params[i].name);
         if (!t)
             code = k2_error_set(err, K2_NOT_FOUND, "%s: %s: missing", path, l->params[i].name);
-        else if (k2_shape_count(&t->shape) != k2_shape_count(&l->params[i].shape))
-            code = k2_error_set(err, K2_BAD_INPUT, "%s: %s: %llu elements, expected %llu", path, t->name,
-                                (unsigned long long)k2_shape_count(&t->shape),
-                                (unsigned long long)k2_shape_count(&l->params[i].shape));
+        else if (!k2_shape_equal(&t->shape, &l->params[i].shape))
+            code = k2_error_set(err, K2_BAD_INPUT, "%s: %s: [%llu, %llu] elements, expected [%llu, %llu]", path, t->name,
+                                (unsigned long long)t->shape.size[0],
+                                (unsigned long long)(t->shape.rank > 1 ? t->shape.size[1] : 1),
+                                (unsigned long long)l->params[i].shape.size[0],
+                                (unsigned long long)(l->params[i].shape.rank > 1 ? l->params[i].shape.size[1] : 1));
     }
     k2_model_layout_free(l);
     k2_weights_file_close(f);
