@@ -276,6 +276,7 @@ static void published(k2m_core *m)
 static void saved_now(k2m_core *m)
 {
     m->checkpoint = m->saving;
+    if (only_pretrain(m)) m->digests[0] = m->barrier_digest; /* the only version that there is; it goes into the STATE record */
     k2m_record_checkpoint(m);
     k2m_act(m, K2M_ACT_COMPACT);
     k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
