@@ -4,6 +4,12 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/kernel/kernel.h"
+
+#define LANES    16u
+#define COLDEST  1e-6    /* a lower temperature is greedy */
+#define FAINTEST -100.0f /* exp of less is 0 anyway; keeps infinities out of the kernel */
+
 void k2i_sampler_init(k2i_sampler *s, uint32_t vocab)
 {
     K2_ASSERT(vocab >= 1);
@@ -19,44 +25,19 @@ void k2i_sampler_fini(k2i_sampler *s)
     memset(s, 0, sizeof *s);
 }
 
-/* x = k ln2 + r with |r| <= ln2/2; ln2 is split in two so that k ln2 is exact; the series of e^r to r^13 is exact to 2^-58. */
-double k2i_exp(double x)
+/* The greatest value and the lowest id that has it. Sixteen maxima side by side, which the compiler turns into vectors. */
+static uint32_t greatest(const float *row, uint32_t n)
 {
-    K2_ASSERT(x <= 0);
-    if (x < -700.0) return 0.0;
-    const double shift = 0x1.8p52; /* adding and taking it away rounds to a whole number */
-    double k = (x * 0x1.71547652b82fep+0 + shift) - shift;
-    double r = (x - k * 0x1.62e42feep-1) - k * 0x1.a39ef35793c76p-33;
-    double p = 1.0 / 6227020800.0;
-    p = p * r + 1.0 / 479001600.0;
-    p = p * r + 1.0 / 39916800.0;
-    p = p * r + 1.0 / 3628800.0;
-    p = p * r + 1.0 / 362880.0;
-    p = p * r + 1.0 / 40320.0;
-    p = p * r + 1.0 / 5040.0;
-    p = p * r + 1.0 / 720.0;
-    p = p * r + 1.0 / 120.0;
-    p = p * r + 1.0 / 24.0;
-    p = p * r + 1.0 / 6.0;
-    p = p * r + 0.5;
-    p = p * r + 1.0;
-    p = p * r + 1.0;
-    uint64_t bits = (uint64_t)((int64_t)k + 1023) << 52;
-    double scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return p * scale;
-}
-
-/* The greatest value, the lowest id among equals. False when a value is not finite. */
-static bool greatest(const float *row, uint32_t n, uint32_t *at)
-{
-    uint32_t best = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (!isfinite(row[i])) return false;
-        if (row[i] > row[best]) best = i;
+    float part[LANES];
+    uint32_t i = 0;
+    for (uint32_t l = 0; l < LANES; l++) part[l] = row[0];
+    for (; i + LANES <= n; i += LANES) {
+        for (uint32_t l = 0; l < LANES; l++) part[l] = row[i + l] > part[l] ? row[i + l] : part[l];
     }
-    *at = best;
-    return true;
+    for (; i < n; i++) part[0] = row[i] > part[0] ? row[i] : part[0];
+    for (uint32_t l = 1; l < LANES; l++) part[0] = part[l] > part[0] ? part[l] : part[0];
+    for (i = 0; row[i] != part[0];) i++;
+    return i;
 }
 
 /* Whether id a stands before id b in falling order. */
@@ -93,7 +74,7 @@ static uint32_t take_greatest(k2i_sampler *s, const float *row, uint32_t keep, d
         s->heap[n] = id;
         sift_down(s->heap, n, 0, row);
         taken++;
-        *sum += s->weight[id];
+        *sum += (double)s->weight[id];
     }
     return taken;
 }
@@ -112,37 +93,48 @@ static uint32_t draw_ordered(k2i_sampler *s, const float *row, const k2i_samplin
         if (rule->top_p < 1) {
             kept = 0;
             count = 0;
-            while (count == 0 || (count < keep && kept < enough)) kept += s->weight[s->heap[n - 1 - count++]];
+            while (count == 0 || (count < keep && kept < enough)) kept += (double)s->weight[s->heap[n - 1 - count++]];
         }
     } else {
         count = take_greatest(s, row, n, rule->top_p * total, &kept);
     }
     double target = u * kept, sum = 0;
     for (uint32_t i = 0; i < count; i++) {
-        sum += s->weight[s->heap[n - 1 - i]];
+        sum += (double)s->weight[s->heap[n - 1 - i]];
         if (sum > target) return s->heap[n - 1 - i];
     }
     return s->heap[n - count];
 }
 
+/* weight[i] = exp((row[i] - max) / temperature), with the model's own exponential. */
+static void weigh(k2i_sampler *s, const float *row, float max, double temperature)
+{
+    float scale = (float)(1.0 / temperature);
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        float x = (row[i] - max) * scale;
+        s->weight[i] = x > FAINTEST ? x : FAINTEST;
+    }
+    k2_kern_exp(s->vocab, s->weight, 0.0f, s->weight);
+}
+
 bool k2i_sample(k2i_sampler *s, const float *row, const k2i_sampling *rule, double u, uint32_t *token)
 {
-    uint32_t best;
-    if (!greatest(row, s->vocab, &best)) return false;
-    if (rule->temperature <= 0 || rule->top_k == 1) {
+    if (!k2_kern_finite(s->vocab, row)) return false;
+    uint32_t best = greatest(row, s->vocab);
+    if (rule->temperature < COLDEST || rule->top_k == 1) {
         *token = best;
         return true;
     }
+    weigh(s, row, row[best], rule->temperature);
     double total = 0;
-    for (uint32_t i = 0; i < s->vocab; i++) s->weight[i] = k2i_exp(((double)row[i] - (double)row[best]) / rule->temperature);
-    for (uint32_t i = 0; i < s->vocab; i++) total += s->weight[i];
+    for (uint32_t i = 0; i < s->vocab; i++) total += (double)s->weight[i];
     if (rule->top_p < 1 || (rule->top_k > 0 && rule->top_k < s->vocab)) {
         *token = draw_ordered(s, row, rule, total, u);
         return true;
     }
     double target = u * total, sum = 0;
     for (uint32_t i = 0; i < s->vocab; i++) {
-        sum += s->weight[i];
+        sum += (double)s->weight[i];
         if (sum > target) {
             *token = i;
             return true;

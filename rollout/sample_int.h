@@ -1,14 +1,14 @@
 /* sample - one token from one row of logits, and whether a sequence has begun to repeat itself.
  *
- * Pure: the same row, rule and draw give the same token on every machine. All sums run in a stated order in double, and the
- * exponential is our own (exp of the C library differs between machines in its last bit).
+ * Pure: the same row, rule and draw give the same token on every machine. Weights are f32, by the kernels' own exponential (exp of
+ * the C library differs between machines in its last bit); all sums run in a stated order in double.
  */
 #ifndef K2_ROLLOUT_SAMPLE_INT_H
 #define K2_ROLLOUT_SAMPLE_INT_H
 
 #include "common/base/base.h"
 
-/* How a token is drawn. temperature 0 is greedy; top_p 1 and top_k 0 are off. */
+/* How a token is drawn. temperature 0 (and all below 1e-6) is greedy; top_p 1 and top_k 0 are off. */
 typedef struct k2i_sampling {
     double temperature, top_p;
     uint32_t top_k;
@@ -17,7 +17,7 @@ typedef struct k2i_sampling {
 /* Scratch for one vocabulary. */
 typedef struct k2i_sampler {
     uint32_t vocab;
-    double *weight;  /* [vocab] */
+    float *weight;   /* [vocab] */
     uint32_t *heap;  /* [vocab] */
 } k2i_sampler;
 
@@ -39,9 +39,6 @@ void k2i_sampler_fini(k2i_sampler *s);
  * tests    tests/unit/rollout/sample_test.c
  */
 bool k2i_sample(k2i_sampler *s, const float *row, const k2i_sampling *rule, double u, uint32_t *token);
-
-/* exp(x) for x <= 0, at most 2 units in the last place off, equal bits everywhere; 0 below -700. */
-double k2i_exp(double x);
 
 /* When the end of a sequence counts as a repetition: a pattern of min_period to max_period tokens, `count` times in a row. */
 typedef struct k2i_repetition {
