@@ -26,13 +26,11 @@ typedef struct request {
 } request;
 
 struct k2_net_client {
-    k2_loop *loop;
+    k2i_bridge bridge;
     nng_socket socket;
     request requests[K2_NET_REQUESTS_MAX];
     uint64_t seq; /* starts anywhere: two clients of one worker must not meet in the server's memory */
     k2_buf buf;
-    atomic_bool closing;
-    atomic_uint posted;
 };
 
 /* ---- nng's threads ------------------------------------------------------------------------------------------------ */
@@ -59,9 +57,7 @@ static void request_event(void *arg)
     if (r->step == STEP_SENDING) nng_msg_free(nng_aio_get_msg(r->aio));
     if (r->step == STEP_RECEIVING && rc == 0) r->reply = nng_aio_get_msg(r->aio);
     r->rc = rc;
-    k2_net_client *c = r->client;
-    atomic_fetch_add(&c->posted, 1);
-    if (!k2i_net_post(c->loop, request_ended, r, &c->closing)) atomic_fetch_sub(&c->posted, 1);
+    k2i_bridge_post(&r->client->bridge, request_ended, r);
 }
 
 /* ---- the loop ----------------------------------------------------------------------------------------------------- */
@@ -70,9 +66,7 @@ static void request_close(request *r)
 {
     if (!r->open) return;
     nng_ctx_close(r->ctx);
-    nng_aio_free(r->aio); /* waits for its callback */
-    if (r->reply) nng_msg_free(r->reply);
-    r->reply = NULL;
+    nng_aio_free(r->aio);
     r->open = false;
 }
 
@@ -90,10 +84,13 @@ static int request_open(request *r)
     return rc;
 }
 
-static void client_free(k2_net_client *c)
+static void client_leave(k2_net_client *c)
 {
-    for (uint32_t i = 0; i < K2_NET_REQUESTS_MAX; i++) request_close(&c->requests[i]);
+    if (!k2i_bridge_leave(&c->bridge)) return;
+    for (uint32_t i = 0; i < K2_NET_REQUESTS_MAX; i++)
+        if (c->requests[i].reply) nng_msg_free(c->requests[i].reply);
     k2_buf_fini(&c->buf);
+    k2i_bridge_fini(&c->bridge);
     k2_free(c);
 }
 
@@ -115,11 +112,9 @@ static void request_ended(void *arg)
 {
     request *r = arg;
     k2_net_client *c = r->client;
-    unsigned left = atomic_fetch_sub(&c->posted, 1) - 1;
-    if (atomic_load(&c->closing)) {
-        if (left == 0) client_free(c);
-        return;
-    }
+    bool closing = k2i_bridge_closing(&c->bridge);
+    client_leave(c);
+    if (closing) return; /* and the memory may be gone */
     k2_msg msg = {.type = K2_MSG_NONE};
     k2_code code = reply_decode(r, &msg);
     /* A context whose request timed out would go on sending it. */
@@ -146,12 +141,10 @@ k2_net_client *k2_net_dial(k2_loop *loop, const char *url, k2_error *err)
         return NULL;
     }
     k2_net_client *c = k2_alloc(sizeof *c);
-    c->loop = loop;
+    k2i_bridge_init(&c->bridge, loop);
     c->socket = socket;
     c->seq = k2i_net_random() >> 1;
     k2_buf_init(&c->buf, K2_WIRE_BYTES_MAX);
-    atomic_init(&c->closing, false);
-    atomic_init(&c->posted, 0);
     for (uint32_t i = 0; i < K2_NET_REQUESTS_MAX; i++) c->requests[i].client = c;
     return c;
 }
@@ -187,12 +180,19 @@ k2_code k2_net_request(k2_net_client *c, const k2_msg *msg, uint64_t deadline_ns
     return K2_OK;
 }
 
-void k2_net_client_close(k2_net_client *c)
+static void *close_socket(void *arg)
 {
-    if (!c || atomic_load(&c->closing)) return;
-    atomic_store(&c->closing, true);
+    k2_net_client *c = arg;
     nng_close(c->socket);
     for (uint32_t i = 0; i < K2_NET_REQUESTS_MAX; i++)
-        if (c->requests[i].open) nng_aio_stop(c->requests[i].aio);
-    if (atomic_load(&c->posted) == 0) client_free(c);
+        if (c->requests[i].open) nng_aio_free(c->requests[i].aio); /* waits for its callback */
+    client_leave(c);
+    return NULL;
+}
+
+void k2_net_client_close(k2_net_client *c)
+{
+    if (!c) return;
+    k2i_bridge_close(&c->bridge);
+    k2i_net_close_bounded(close_socket, c);
 }

@@ -2,7 +2,6 @@
 #include "common/net/net_int.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,15 +59,6 @@ uint64_t k2i_net_random(void)
     uint64_t v;
     random_bytes(&v, sizeof v);
     return v;
-}
-
-bool k2i_net_post(k2_loop *loop, void (*fn)(void *arg), void *arg, atomic_bool *closing)
-{
-    while (k2_loop_post(loop, fn, arg) != K2_OK) {
-        if (atomic_load(closing)) return false;
-        usleep(500); /* not a wait for an event: the loop is behind, and this thread is one of nng's few */
-    }
-    return true;
 }
 
 void k2_net_token_make(char out[K2_NET_TOKEN_BYTES])

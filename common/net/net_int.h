@@ -5,6 +5,7 @@
 #include "common/net/net.h"
 
 #include <nng/nng.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 k2_code k2i_net_code(int nng_errno);
@@ -15,9 +16,31 @@ k2_code k2i_net_url_check(const char *url, k2_error *err);
 /* A 64-bit number from the system that is unlikely to repeat. */
 uint64_t k2i_net_random(void);
 
-/* Hand something over to the loop from one of nng's threads. While the inbox is full this thread waits: that is the back-pressure
- * towards the sockets. False when `closing` became true meanwhile. */
-bool k2i_net_post(k2_loop *loop, void (*fn)(void *arg), void *arg, atomic_bool *closing);
+/* ---- between nng's threads and the loop ---------------------------------------------------------------------------- */
+
+/* The part of a server or client that both sides touch. Its owner's memory lives until `refs` is 0: one for the owner itself, one for
+ * each function in the loop's inbox. */
+typedef struct k2i_bridge {
+    k2_loop *loop;
+    pthread_mutex_t lock; /* held while posting: after k2i_bridge_close nobody posts any more, so the loop may go */
+    bool closing;
+    atomic_uint refs;
+} k2i_bridge;
+
+void k2i_bridge_init(k2i_bridge *b, k2_loop *loop);
+void k2i_bridge_fini(k2i_bridge *b);
+/* From one of nng's threads: run fn(arg) on the loop. While the inbox is full this thread waits: that is the back-pressure
+ * towards the sockets. False when the bridge was closed; else the function owns one of refs. */
+bool k2i_bridge_post(k2i_bridge *b, void (*fn)(void *arg), void *arg);
+/* On the loop: no post comes any more. */
+void k2i_bridge_close(k2i_bridge *b);
+bool k2i_bridge_closing(k2i_bridge *b);
+/* True for the one that gave back the last of refs, and must release the memory. */
+bool k2i_bridge_leave(k2i_bridge *b);
+
+/* Run close(arg) on a thread of its own, and wait for its end for at most a second. nng 1.5 can wait for ever in nng_close when a
+ * message arrives at that very moment (its stopped receive is never completed); then that thread stays behind, with what it holds. */
+void k2i_net_close_bounded(void *(*close)(void *arg), void *arg);
 
 /* ---- the last replies, by request --------------------------------------------------------------------------------- */
 

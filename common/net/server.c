@@ -33,7 +33,7 @@ struct k2_net_call {
 };
 
 struct k2_net_server {
-    k2_loop *loop;
+    k2i_bridge bridge;
     nng_socket socket;
     char url[K2_NET_URL_MAX];
     void (*on_request)(void *arg, k2_net_call *call, const k2_msg *msg);
@@ -44,8 +44,6 @@ struct k2_net_server {
     uint32_t calls_n;
     k2i_replies *replies;
     k2_buf buf; /* of the reply in hand */
-    atomic_bool closing;
-    atomic_uint posted; /* slots in the loop's inbox: the server lives until they have come */
 };
 
 /* ---- nng's threads ------------------------------------------------------------------------------------------------ */
@@ -69,8 +67,7 @@ static void slot_event(void *arg)
         return;
     }
     s->msg = nng_aio_get_msg(s->aio);
-    atomic_fetch_add(&s->server->posted, 1);
-    if (!k2i_net_post(s->server->loop, slot_arrived, s, &s->server->closing)) atomic_fetch_sub(&s->server->posted, 1);
+    k2i_bridge_post(&s->server->bridge, slot_arrived, s);
 }
 
 /* ---- slots -------------------------------------------------------------------------------------------------------- */
@@ -106,16 +103,17 @@ static void slot_send(slot *s, const void *bytes, size_t n)
     nng_ctx_send(s->ctx, s->aio);
 }
 
-static void server_free(k2_net_server *server)
+static void server_leave(k2_net_server *server)
 {
+    if (!k2i_bridge_leave(&server->bridge)) return;
     for (uint32_t i = 0; i < server->slots_n; i++) {
         if (server->slots[i]->msg) nng_msg_free(server->slots[i]->msg);
-        nng_aio_free(server->slots[i]->aio);
         k2_free(server->slots[i]);
     }
     k2_free(server->slots);
     k2i_replies_free(server->replies);
     k2_buf_fini(&server->buf);
+    k2i_bridge_fini(&server->bridge);
     k2_free(server);
 }
 
@@ -189,11 +187,9 @@ static void slot_arrived(void *arg)
 {
     slot *s = arg;
     k2_net_server *server = s->server;
-    unsigned left = atomic_fetch_sub(&server->posted, 1) - 1;
-    if (atomic_load(&server->closing)) {
-        if (left == 0) server_free(server);
-        return;
-    }
+    bool closing = k2i_bridge_closing(&server->bridge);
+    server_leave(server);
+    if (closing) return; /* and the memory may be gone */
     server->idle--;
     nng_msg *bytes = s->msg;
     s->msg = NULL;
@@ -269,9 +265,8 @@ k2_net_server *k2_net_listen(k2_loop *loop, const char *url,
         return NULL;
     }
     k2_net_server *server = k2_alloc(sizeof *server);
-    *server = (k2_net_server){.loop = loop, .socket = socket, .on_request = on_request, .arg = arg};
-    atomic_init(&server->closing, false);
-    atomic_init(&server->posted, 0);
+    *server = (k2_net_server){.socket = socket, .on_request = on_request, .arg = arg};
+    k2i_bridge_init(&server->bridge, loop);
     server->slots = k2_alloc_array(SLOTS_MAX, sizeof *server->slots);
     server->replies = k2i_replies_new(K2_NET_REPLIES_MAX, K2_NET_REPLY_BYTES_MAX);
     k2_buf_init(&server->buf, K2_WIRE_BYTES_MAX);
@@ -288,16 +283,24 @@ const char *k2_net_server_url(const k2_net_server *s)
     return s->url;
 }
 
-void k2_net_server_close(k2_net_server *server)
+static void *close_socket(void *arg)
 {
-    if (!server || atomic_load(&server->closing)) return;
-    atomic_store(&server->closing, true);
+    k2_net_server *server = arg;
     nng_close(server->socket);
     for (uint32_t i = 0; i < server->slots_n; i++) nng_aio_stop(server->slots[i]->aio);
+    for (uint32_t i = 0; i < server->slots_n; i++) nng_aio_free(server->slots[i]->aio);
+    server_leave(server);
+    return NULL;
+}
+
+void k2_net_server_close(k2_net_server *server)
+{
+    if (!server) return;
+    k2i_bridge_close(&server->bridge);
     while (server->calls) {
         k2_net_call *call = server->calls;
         call_unlink(call);
         k2_free(call);
     }
-    if (atomic_load(&server->posted) == 0) server_free(server);
+    k2i_net_close_bounded(close_socket, server);
 }
