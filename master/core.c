@@ -434,6 +434,10 @@ static void asked_to_stop(k2m_core *m)
 static void batch_ready(k2m_core *m, const k2m_event *ev)
 {
     if (m->phase != K2M_PHASE_BATCH || ev->step != m->batch_step) return;
+    if (!m->trainers_ready) { /* one died meanwhile; the batch is asked for again when they have come back */
+        k2m_decide(m);
+        return;
+    }
     snprintf(m->batch_locator, sizeof m->batch_locator, "%s", ev->locator);
     m->batch_bytes = ev->bytes;
     m->batch_digest = ev->digest;

@@ -49,6 +49,8 @@ static void launch(k2m_core *m, k2m_worker *w)
     w->cmd_type = K2_MSG_NONE;
     w->barrier = false;
     w->stop_sent = false;
+    w->prepare_fails = 0;
+    w->phase[0] = 0;
     k2m_action *a = k2m_act(m, K2M_ACT_LAUNCH);
     a->worker = number_of(m, w);
     a->incarnation = w->incarnation;

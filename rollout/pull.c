@@ -67,17 +67,18 @@ static k2_code add_source(fetch *f, const char *locator, k2_error *err)
 
 static k2_code open_sources(fetch *f, k2_error *err)
 {
-    k2_code code = k2_error_set(err, K2_BAD_INPUT, "no source was named");
+    k2_error why = {0};
+    (void)k2_error_set(&why, K2_BAD_INPUT, "no source was named");
     uint32_t n = K2_MIN(f->p->source_count, K2_XFER_SOURCES_MAX);
     for (uint32_t i = 0; i < n; i++) {
         k2_error one;
-        k2_code rc = add_source(f, f->p->sources[i], &one);
-        if (rc == K2_OK) continue;
+        if (add_source(f, f->p->sources[i], &one) == K2_OK) continue;
         K2_LOG_WARN(f->p->log, "a source of weights is left out: %s", one.text);
-        code = rc;
-        if (err) *err = one;
+        why = one;
     }
-    return f->count > 0 ? K2_OK : code;
+    if (f->count > 0) return K2_OK; /* err stays as it was: it is written on failure only */
+    if (err) *err = why;
+    return why.code;
 }
 
 /* ---- manifest, then data ---------------------------------------------------------------------------------------------- */
