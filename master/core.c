@@ -90,8 +90,21 @@ static void begin_pretrain(k2m_core *m)
     barrier_phase(m, K2M_PHASE_PRETRAIN, K2_MSG_PRETRAIN);
 }
 
+/* The checkpoint that there is has these very weights: only the iteration went on. */
+static bool same_weights_saved(const k2m_core *m)
+{
+    return m->checkpoint.exists && m->checkpoint.step == m->trainer_step && m->checkpoint.pretrain == m->trainer_pretrain;
+}
+
 static void begin_save(k2m_core *m)
 {
+    if (same_weights_saved(m)) {
+        m->checkpoint.iteration = m->iteration;
+        k2m_record_checkpoint(m);
+        k2m_act(m, K2M_ACT_COMPACT);
+        k2m_decide(m);
+        return;
+    }
     m->saving = (k2m_checkpoint){.exists = true,
                                  .step = m->trainer_step,
                                  .pretrain = m->trainer_pretrain,
@@ -203,19 +216,26 @@ void k2m_decide(k2m_core *m)
 
 /* ---- ends of phases ------------------------------------------------------------------------------------------------- */
 
-static void report_iteration(k2m_core *m, bool trained)
+void k2m_report_put(k2m_core *m, const k2m_report *report)
 {
     k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
-    *r = (k2m_report){.kind = K2M_REPORT_ITERATION,
-                      .iteration = m->iteration,
-                      .version = m->trainer_step,
-                      .trained = trained,
-                      .groups = trained ? m->batch_groups : 0,
-                      .generate_ns = m->generate_ns,
-                      .train_ns = trained ? m->train_ns : 0,
-                      .update_ns = m->update_ns,
-                      .generated_tokens = m->generated_now,
-                      .digest = k2m_digest_of(m, m->trainer_step)};
+    *r = *report;
+    r->counts = k2_replay_count(m->replay);
+    r->retried = m->retried;
+}
+
+static void report_iteration(k2m_core *m, bool trained)
+{
+    k2m_report_put(m, &(k2m_report){.kind = K2M_REPORT_ITERATION,
+                                    .iteration = m->iteration,
+                                    .version = m->trainer_step,
+                                    .trained = trained,
+                                    .groups = trained ? m->batch_groups : 0,
+                                    .generate_ns = m->generate_ns,
+                                    .train_ns = trained ? m->train_ns : 0,
+                                    .update_ns = m->update_ns,
+                                    .generated_tokens = m->generated_now,
+                                    .digest = k2m_digest_of(m, m->trainer_step)});
 }
 
 /* All of the iteration's requests and scores are in. */
@@ -279,9 +299,10 @@ static void saved_now(k2m_core *m)
     if (only_pretrain(m)) m->digests[0] = m->barrier_digest; /* the only version that there is; it goes into the STATE record */
     k2m_record_checkpoint(m);
     k2m_act(m, K2M_ACT_COMPACT);
-    k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
-    *r = (k2m_report){
-        .kind = K2M_REPORT_SAVE, .iteration = m->iteration, .version = m->checkpoint.number, .digest = m->barrier_digest};
+    k2m_report_put(m, &(k2m_report){.kind = K2M_REPORT_SAVE,
+                                    .iteration = m->iteration,
+                                    .version = m->checkpoint.number,
+                                    .digest = m->barrier_digest});
     k2m_decide(m);
 }
 
@@ -289,11 +310,10 @@ static void pretrained(k2m_core *m)
 {
     m->trainer_pretrain = m->pretrain_to;
     m->published = false;
-    k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
-    *r = (k2m_report){.kind = K2M_REPORT_PRETRAIN,
-                      .pretrain_from = m->pretrain_from,
-                      .pretrain_to = m->pretrain_to,
-                      .train_ns = m->now_ns - m->phase_since_ns};
+    k2m_report_put(m, &(k2m_report){.kind = K2M_REPORT_PRETRAIN,
+                                    .pretrain_from = m->pretrain_from,
+                                    .pretrain_to = m->pretrain_to,
+                                    .train_ns = m->now_ns - m->phase_since_ns});
     k2m_decide(m);
 }
 
@@ -455,12 +475,11 @@ static void settle(k2m_core *m)
     if (m->phase < K2M_PHASE_STOP) k2m_deliver(m);
     if (m->phase == K2M_PHASE_DISTRIBUTE && k2m_delivered(m)) {
         m->update_ns = m->now_ns - m->update_from_ns;
-        k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
-        *r = (k2m_report){.kind = K2M_REPORT_WEIGHTS,
-                          .iteration = m->iteration,
-                          .version = m->force_version,
-                          .digest = m->force_digest,
-                          .update_ns = m->update_ns};
+        k2m_report_put(m, &(k2m_report){.kind = K2M_REPORT_WEIGHTS,
+                                        .iteration = m->iteration,
+                                        .version = m->force_version,
+                                        .digest = m->force_digest,
+                                        .update_ns = m->update_ns});
         k2m_decide(m);
     }
     if (m->phase == K2M_PHASE_EVAL) k2m_eval_pump(m);

@@ -129,6 +129,8 @@ typedef struct k2m_report {
     uint32_t correct, total;     /* of an evaluation */
     k2_digest digest;
     uint64_t generate_ns, train_ns, update_ns, generated_tokens; /* of the iteration */
+    k2_replay_counts counts;     /* when it was made: the core goes on before a report is read */
+    uint64_t retried;
 } k2m_report;
 
 typedef struct k2m_action {
@@ -319,6 +321,7 @@ bool k2m_room(const k2m_core *m, uint32_t count); /* of the outbox */
 void k2m_log(k2m_core *m, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void k2m_phase_set(k2m_core *m, k2m_phase p);
+void k2m_report_put(k2m_core *m, const k2m_report *report);
 void k2m_decide(k2m_core *m);
 
 /* fleet.c */

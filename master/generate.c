@@ -292,12 +292,11 @@ void k2m_eval_pump(k2m_core *m)
     }
     if (m->eval_done < m->eval_count) return;
     k2m_record_eval(m);
-    k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
-    *r = (k2m_report){.kind = K2M_REPORT_EVAL,
-                      .iteration = m->iteration,
-                      .version = m->force_version,
-                      .correct = m->eval_correct,
-                      .total = m->eval_count,
-                      .generate_ns = m->now_ns - m->phase_since_ns};
+    k2m_report_put(m, &(k2m_report){.kind = K2M_REPORT_EVAL,
+                                    .iteration = m->iteration,
+                                    .version = m->force_version,
+                                    .correct = m->eval_correct,
+                                    .total = m->eval_count,
+                                    .generate_ns = m->now_ns - m->phase_since_ns});
     k2m_decide(m);
 }

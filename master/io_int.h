@@ -77,7 +77,7 @@ void k2m_reporter_close(k2m_reporter *p);
 void k2m_reporter_trainer(k2m_reporter *p, const k2_wire_metrics *metrics);
 /* Rewards and lengths of the batch that is about to be trained. */
 void k2m_reporter_batch(k2m_reporter *p, const k2m_core *m, uint64_t step);
-void k2m_reporter_report(k2m_reporter *p, const k2m_core *m, const k2m_report *report);
+void k2m_reporter_report(k2m_reporter *p, const k2m_report *report);
 void k2m_reporter_line(k2m_reporter *p, int level, const char *text); /* a log line that people should see too */
 void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns); /* redraw the live view */
 /* The end: last line of the view, and the JSON object where it was asked for. */

@@ -131,9 +131,9 @@ static void note(double *sum, double v)
     if (isfinite(v)) *sum += v;
 }
 
-static void report_iteration(k2m_reporter *p, const k2m_core *m, const k2m_report *r)
+static void report_iteration(k2m_reporter *p, const k2m_report *r)
 {
-    k2_replay_counts n = k2_replay_count(m->replay);
+    const k2_replay_counts n = r->counts;
     const struct {
         const char *name;
         double value;
@@ -150,7 +150,7 @@ static void report_iteration(k2m_reporter *p, const k2m_core *m, const k2m_repor
                 {"resumed_total", (double)n.resumed_total},
                 {"dropped_total", (double)n.dropped_total},
                 {"repetition_total", (double)n.repetition_total},
-                {"retried_total", (double)m->retried},
+                {"retried_total", (double)r->retried},
                 {"queued_resumed", n.queued_resumed}};
     k2_buf b;
     begin_line(&b, "iteration", r->iteration);
@@ -212,13 +212,13 @@ static void report_eval(k2m_reporter *p, const k2m_report *r)
             r->correct, r->total, 100 * accuracy);
 }
 
-void k2m_reporter_report(k2m_reporter *p, const k2m_core *m, const k2m_report *r)
+void k2m_reporter_report(k2m_reporter *p, const k2m_report *r)
 {
     char hex[K2_DIGEST_HEX];
     k2_digest_hex(r->digest, hex);
     k2_error err = {0};
     switch (r->kind) {
-    case K2M_REPORT_ITERATION: report_iteration(p, m, r); break;
+    case K2M_REPORT_ITERATION: report_iteration(p, r); break;
     case K2M_REPORT_PRETRAIN: report_pretrain(p, r); break;
     case K2M_REPORT_EVAL: report_eval(p, r); break;
     case K2M_REPORT_SAVE:
