@@ -116,6 +116,7 @@ typedef struct k2_rmsnorm_bwd {
  *   dx[t,i] = r (g[i] dy[t,i] - x[t,i] r^2 / width * sum_j(dy[t,j] g[j] x[t,j]))         (sum: tree)
  *
  * threads  pure; call on disjoint rows to go parallel
+ * tests    tests/unit/kernel/rows_test.c
  */
 void k2_kern_rmsnorm_bwd(const k2_rmsnorm_bwd *a);
 
@@ -128,6 +129,7 @@ void k2_kern_rmsnorm_bwd_gain(const k2_rmsnorm_bwd *a, float *dg, size_t from, s
  *
  * shapes   table [positions, R/2, 2] f32 out: cos, sin
  * source   Su et al. 2021 (RoPE); Peng et al. 2023 (YaRN), as DeepSeek-V3 applies it: the multiplier of YaRN is in the table
+ * tests    tests/unit/kernel/route_test.c
  */
 void k2_kern_rope_table(const k2_dims *d, size_t positions, float *table);
 
@@ -177,6 +179,7 @@ void k2_kern_attn_fwd(const k2_attn *a, const k2_keys *keys, size_t count, const
  * shapes   q [H,W]; d_o [H,C]; dq [H,W] out (written, zeros past C+R); d_keys [count,W] contiguous, accumulated;
  *          scratch [2, H, round_up(count,16)]
  * threads  rows of one sequence must come one after another in order; sequences are independent
+ * tests    tests/unit/kernel/attn_test.c
  */
 void k2_kern_attn_bwd(const k2_attn *a, const k2_keys *keys, size_t count, const float *q, const float *d_o, float *dq,
                       float *d_keys, float *scratch);
@@ -186,7 +189,8 @@ void k2_kern_attn_bwd(const k2_attn *a, const k2_keys *keys, size_t count, const
 /* y = 1 / (1 + exp(-x)). y may equal x. */
 void k2_kern_sigmoid(size_t n, const float *x, float *y);
 
-/* y = gate / (1 + exp(-gate)) * up, element by element. y may equal gate or up. */
+/* y = gate / (1 + exp(-gate)) * up, element by element. y may equal gate or up.
+ * source   Shazeer 2020, "GLU Variants Improve Transformer" */
 void k2_kern_swiglu_fwd(size_t n, const float *gate, const float *up, float *y);
 /* From dy to d_gate and d_up; both may equal dy, or gate and up. */
 void k2_kern_swiglu_bwd(size_t n, const float *gate, const float *up, const float *dy, float *d_gate, float *d_up);
@@ -206,6 +210,7 @@ typedef struct k2_router {
  * shapes   logits [rows,E] in, scores [rows,E] out (may equal logits); bias [E]; index [rows,K] out; weight [rows,K] out
  * errors   none; a NaN logit counts as minus infinity in the choice, so K distinct experts are always given
  * source   DeepSeek-V3 (2024), section 2.1.2, auxiliary-loss-free balancing
+ * tests    tests/unit/kernel/route_test.c
  */
 void k2_kern_route_fwd(const k2_router *r, size_t rows, const float *logits, const float *bias, float *scores, uint32_t *index,
                        float *weight);
@@ -234,7 +239,8 @@ static inline float k2_kern_logp(const float *logits, const k2_softmax *s, size_
 /* logits[i] = g * ((i == id) - softmax[i]): the gradient of g * logp(id), in place. */
 void k2_kern_softmax_bwd(float *logits, size_t n, const k2_softmax *s, size_t id, float g);
 
-/* y[i] = exp(x[i] - shift), the polynomial every kernel here uses. At least 1.5e-7 relative; below -87 it is 0. y may equal x. */
+/* y[i] = exp(x[i] - shift), the polynomial every kernel here uses: within 1.5e-7 relative; 0 below -87, exp(88) above 88; NaN
+ * stays NaN. y may equal x. */
 void k2_kern_exp(size_t n, const float *x, float shift, float *y);
 
 /* ---- vectors ------------------------------------------------------------------------------------------------------ */
@@ -262,6 +268,7 @@ typedef struct k2_adamw {
  *
  * threads  pure; elements are independent: any split gives the same bits
  * source   Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization"
+ * tests    tests/unit/kernel/rows_test.c
  */
 void k2_kern_adamw(const k2_adamw *a, size_t n, const float *grad, float *param, float *m, float *v);
 

@@ -110,7 +110,7 @@ size_t k2_model_bytes(const k2_dims *dims);
 
 /* k2_model_new - a model with all parameters zero.
  *
- * memory   free it with k2_model_free. Parameters are f32, k2_model_layout(m)->floats of them, 64-byte aligned.
+ * memory   free it with k2_model_free. Parameters are f32, k2_model_param_count(m) of them, 64-byte aligned.
  * errors   BAD_INPUT from k2_dims_check; threads in 1 .. K2_TEAM_THREADS_MAX is asserted
  * threads  starts threads - 1 helpers; the calls below come from one thread at a time. Two models are independent: an
  *          engine fills the next version in a second model while the first one decodes on another thread.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Make the committed vectors of tests/unit/model/vectors from Hugging Face's DeepseekV3ForCausalLM on random small configs.
 
-usage: make_vectors.py OUT_DIR      (exit code 77 with a reason where torch or transformers is missing)
+usage: make_vectors.py OUT_DIR [SEED]      (exit code 77 with a reason where torch or transformers is missing)
 
 Each case becomes NAME.k2v, little endian:
   8 bytes "K2VEC1\\0\\0"; u32 count of records; then each record:
@@ -129,5 +129,6 @@ def make(path, over, seed):
     print(path, len(records), "records")
 
 
+seed = int(sys.argv[2]) if len(sys.argv) > 2 else 100
 for i, (case, over) in enumerate(CASES.items()):
-    make(f"{sys.argv[1]}/{case}.k2v", over, 100 + i)
+    make(f"{sys.argv[1]}/{case}.k2v", over, seed + i)

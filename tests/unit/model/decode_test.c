@@ -190,13 +190,34 @@ static void loads_count_every_choice(void **state)
     k2_model_free(m);
 }
 
+/* One token, and a batch without any target: nothing is learned and nothing breaks. */
+static void smallest_batches(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < TEST_MODELS; kind++) {
+        k2_dims d = test_dims(kind);
+        k2_model *m = test_model(&d, 1, 8);
+        const int32_t token = 3, target = 5, none[2] = {-1, -1}, tokens[2] = {1, 2};
+        const uint32_t one[2] = {0, 1}, two[2] = {0, 2};
+        float logp[2] = {NAN, NAN}, dlogp[2] = {1, 1}, *grads = k2_alloc_array(k2_model_param_count(m), sizeof(float));
+        k2_model_batch b = {.tokens_count = 2, .seqs_count = 1, .tokens = tokens, .targets = none, .seq_starts = two};
+        test_run(m, 1, &b, &(k2_model_out){.logp = logp}, dlogp, grads);
+        assert_true(logp[0] == 0.0f && logp[1] == 0.0f);
+        for (size_t i = 0; i < k2_model_param_count(m); i++) assert_true(grads[i] == 0.0f);
+        b = (k2_model_batch){.tokens_count = 1, .seqs_count = 1, .tokens = &token, .targets = &target, .seq_starts = one};
+        test_run(m, 1, &b, &(k2_model_out){.logp = logp}, dlogp, grads);
+        assert_true(logp[0] < 0.0f && k2_kern_sumsq(k2_model_param_count(m), grads) > 0.0);
+        k2_free(grads);
+        k2_model_free(m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_as_trainer),
-        cmocka_unit_test(packing_does_not_matter),
-        cmocka_unit_test(prompts_share_pages),
-        cmocka_unit_test(loads_count_every_choice),
+        cmocka_unit_test(same_bits_as_trainer), cmocka_unit_test(packing_does_not_matter),
+        cmocka_unit_test(prompts_share_pages),  cmocka_unit_test(loads_count_every_choice),
+        cmocka_unit_test(smallest_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* Logits and gradients against Hugging Face's DeepseekV3ForCausalLM: the files of vectors/, made by
- * tests/interop/model/make_vectors.py, which also describes their form. */
+ * tests/interop/model/make_vectors.py, which also describes their form; or fresh ones in the folder K2_VECTORS. */
 #include "tests/unit/model/model_test_int.h"
 
 typedef struct record {
@@ -21,7 +21,12 @@ static vectors vectors_load(const char *name)
     char path[512];
     size_t len;
     k2_error err = {0};
-    snprintf(path, sizeof(path), "%s/tests/unit/model/vectors/%s.k2v", K2_SOURCE_DIR, name);
+    const char *fresh = getenv("K2_VECTORS");
+    if (fresh) {
+        snprintf(path, sizeof(path), "%s/%s.k2v", fresh, name);
+    } else {
+        snprintf(path, sizeof(path), "%s/tests/unit/model/vectors/%s.k2v", K2_SOURCE_DIR, name);
+    }
     if (k2_file_read(path, 1u << 24, &v.bytes, &len, &err) != K2_OK) fail_msg("%s", err.text);
     assert_memory_equal(v.bytes, "K2VEC1\0\0", 8);
     v.count = k2_load_u32le(v.bytes + 8);
