@@ -56,10 +56,17 @@ void k2i_acts_carve(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a)
     a->e_out = floats(c, rows * K, D);
 }
 
-static size_t logits_rows(const k2_dims *d)
+/* Whole tiles of eight rows, up to a full block; bits do not depend on it. */
+static size_t block_rows(uint32_t threads, size_t rows)
+{
+    size_t each = ((rows + threads - 1) / threads + 7) / 8 * 8;
+    return K2_MIN(each, (size_t)K2I_ROWS);
+}
+
+static size_t logits_rows(const k2_dims *d, size_t block)
 {
     size_t rows = K2I_LOGITS_FLOATS / d->vocab_size;
-    return K2_MAX((size_t)8, K2_MIN(rows, (size_t)K2I_ROWS));
+    return K2_MAX((size_t)8, K2_MIN(rows, block));
 }
 
 void k2i_pass_carve(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t rows, size_t longest, k2i_pass *p)
@@ -67,7 +74,8 @@ void k2i_pass_carve(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t ro
     size_t wide =
         K2_MAX(K2_MAX(d->intermediate_size, d->moe_intermediate_size), d->n_shared_experts * d->moe_intermediate_size);
     p->rows = rows;
-    p->logits_rows = logits_rows(d);
+    p->block = block_rows(threads, rows);
+    p->logits_rows = logits_rows(d, p->block);
     p->chunks = words(c, k2i_blocks(rows * d->num_experts_per_tok) + d->n_routed_experts, 2);
     p->scratch = k2i_carve(c, threads, sizeof(k2i_scratch));
     for (uint32_t i = 0; i < threads; i++) {

@@ -1,4 +1,4 @@
-/* One layer forward, for trainer and decoder alike, in tasks of up to K2I_ROWS rows. */
+/* One layer forward, for trainer and decoder alike, in tasks of one block of rows. */
 #include "common/model/model_int.h"
 
 #include <string.h>
@@ -6,8 +6,8 @@
 /* Rows of task number `task`. */
 static size_t block(const k2i_pass *p, size_t task, size_t *count)
 {
-    size_t first = task * K2I_ROWS;
-    *count = K2_MIN((size_t)K2I_ROWS, p->rows - first);
+    size_t first = task * p->block;
+    *count = K2_MIN(p->block, p->rows - first);
     return first;
 }
 
@@ -228,7 +228,7 @@ void k2i_layer_fwd(k2i_pass *p, uint32_t layer, k2i_acts *a, float *x_next)
     p->a = a;
     p->x_next = x_next;
     k2_team *team = p->m->team;
-    size_t blocks = k2i_blocks(p->rows);
+    size_t blocks = (p->rows + p->block - 1) / p->block;
     k2_kern_team_run(team, blocks, phase_qk, p);
     k2_kern_team_run(team, blocks, phase_rows, p);
     if (!p->m->layers[layer].moe) return;

@@ -79,7 +79,8 @@ typedef struct k2i_pass {
     const k2_model_row *list; /* decoding: the caller's rows and pages */
     const k2_model_kv *kv;
     k2i_scratch *scratch; /* [threads] */
-    size_t logits_rows;   /* rows of a logits task */
+    size_t block;         /* rows of a forward task: fewer than K2I_ROWS where that lets every member of the team have one */
+    size_t logits_rows;   /* rows of a logits task, not more than a block */
     uint32_t *chunks;     /* [tasks of experts, 2] expert, first row of it */
     size_t chunks_count;
     /* the layer at work */
