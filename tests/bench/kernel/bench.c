@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifdef K2_HAVE_OPENBLAS
 #include <cblas.h>
@@ -235,9 +236,16 @@ static void bench_decode(k2_model *m, size_t batch)
     k2_free(rows);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    (void)argc;
+    (void)argv;
 #ifdef K2_HAVE_OPENBLAS
+    /* Read when the library loads; an environment that forces an old processor would make the comparison a gift to us. */
+    if (getenv("OPENBLAS_CORETYPE")) {
+        unsetenv("OPENBLAS_CORETYPE");
+        execv("/proc/self/exe", argv);
+    }
     openblas_set_num_threads(1);
 #endif
     printf("name,value,unit,ratio,against\n");
