@@ -415,7 +415,7 @@ static bool read_param(reader *x, const cJSON *v)
         if (strcmp(e->string, v->string) == 0) return bad(x, v->string, "given twice");
     for (size_t i = 0; i < K2_COUNT(params); i++) {
         const param *p = &params[i];
-        if (strcmp(p->name, v->string) != 0) continue;
+        if (p->name[0] != v->string[0] || strcmp(p->name, v->string) != 0) continue;
         if (!(x->r->chat ? p->in_chat : p->in_completion))
             return bad(x, p->name, "not a parameter of %s", x->r->chat ? "/v1/chat/completions" : "/v1/completions");
         if (cJSON_IsNull(v)) return true; /* clients send null for "not given" */

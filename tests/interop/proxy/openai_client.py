@@ -1,0 +1,114 @@
+"""A stock OpenAI client talks to the proxy, plain and streaming, also while engines die in mid-answer.
+
+usage: openai_client.py PROXY_ALONE PROXY_STUB       starts both, on free ports
+       openai_client.py URL MODEL                    asks a proxy that runs already
+Exit status 77 with a reason when the client is not installed. K2_PYTHON names the interpreter that has it.
+"""
+import os
+import subprocess
+import sys
+
+if os.environ.get("K2_PYTHON") and os.environ.get("K2_PYTHON_USED") != "1":
+    os.environ["K2_PYTHON_USED"] = "1"
+    os.execv(os.environ["K2_PYTHON"], [os.environ["K2_PYTHON"]] + sys.argv)
+try:
+    import openai
+except ImportError as reason:
+    print(f"skipped: no OpenAI client for {sys.executable} ({reason}); K2_PYTHON may name an interpreter that has one")
+    sys.exit(77)
+
+
+def start(*command):
+    """A child that ends when we do: its standard input is ours to hold. Gives it and the address that it prints."""
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    line = child.stdout.readline()
+    assert line.startswith("listening on "), line
+    return child, line.split()[-1]
+
+
+def completion(client, model, **more):
+    return client.completions.create(model=model, prompt="The quick brown fox", max_tokens=24, temperature=0, **more)
+
+
+def chat(client, model, **more):
+    return client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Say something."}], max_tokens=24, temperature=0, **more)
+
+
+def check_all(client, model):
+    plain = completion(client, model, logprobs=1, n=1, frequency_penalty=0, user="someone")
+    assert plain.object == "text_completion" and plain.model == model
+    assert 1 <= plain.usage.completion_tokens <= 24
+    assert plain.usage.total_tokens == plain.usage.prompt_tokens + plain.usage.completion_tokens
+    assert plain.choices[0].finish_reason in ("stop", "length")
+    assert len(plain.choices[0].logprobs.token_logprobs) == plain.usage.completion_tokens
+    assert all(value <= 0 for value in plain.choices[0].logprobs.token_logprobs)
+
+    text, finish, usage = "", None, None
+    for chunk in completion(client, model, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            text += choice.text
+            finish = choice.finish_reason or finish
+    assert text == plain.choices[0].text and finish == plain.choices[0].finish_reason
+    assert usage.completion_tokens == plain.usage.completion_tokens
+
+    whole = chat(client, model, logprobs=True)
+    assert whole.object == "chat.completion" and whole.choices[0].message.role == "assistant"
+    assert len(whole.choices[0].logprobs.content) == whole.usage.completion_tokens
+    text, role = "", None
+    for chunk in chat(client, model, stream=True):
+        assert chunk.object == "chat.completion.chunk"
+        for choice in chunk.choices:
+            text += choice.delta.content or ""
+            role = role or choice.delta.role
+    assert text == whole.choices[0].message.content and role == "assistant"
+
+    assert model in [m.id for m in client.models.list().data]
+    try:
+        client.completions.create(model=model, prompt="x", max_tokens=-1)
+        raise AssertionError("max_tokens=-1 was taken")
+    except openai.BadRequestError as error:
+        assert error.param == "max_tokens", error
+    try:
+        client.completions.create(model=model, prompt="x", n=3)
+        raise AssertionError("n=3 was taken")
+    except openai.BadRequestError as error:
+        assert error.param == "n", error
+    return plain.choices[0].text, whole.choices[0].message.content
+
+
+def connect(url):
+    return openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def main():
+    if sys.argv[1].startswith("http://"):
+        check_all(connect(sys.argv[1]), sys.argv[2])
+        print("ok: plain and streaming, completions and chat")
+        return
+    proxy_program, stub_program = sys.argv[1:3]
+    children = []
+    try:
+        healthy, healthy_url = start(stub_program, "0")
+        children.append(healthy)
+        proxy, url = start(proxy_program, "--listen", "127.0.0.1:0", "--engine", healthy_url, "--set", "log.level=error")
+        children.append(proxy)
+        right = check_all(connect(url), "stub-model")
+
+        # Two engines of which one dies in mid-answer again and again: the client gets the same answers.
+        dying, dying_url = start(stub_program, "0", "die-after=5", "times=1000")
+        children.append(dying)
+        both, url = start(proxy_program, "--listen", "127.0.0.1:0", "--engine", dying_url, "--engine", healthy_url,
+                          "--set", "log.level=error", "--set", "proxy.health_ms=20", "--set", "proxy.retries=100")
+        children.append(both)
+        for _ in range(3):
+            assert check_all(connect(url), "stub-model") == right
+        print("ok: plain and streaming, completions and chat, and with an engine that dies in mid-answer")
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+main()
