@@ -26,8 +26,11 @@ static void option(const char *text)
     const struct {
         const char *name;
         uint32_t *value;
-    } numbers[] = {{"die-after=", &engine.die_after}, {"stall-after=", &engine.stall_after}, {"error-after=", &engine.error_after},
-                   {"times=", &engine.fail_times},    {"stop-every=", &engine.stop_every}};
+    } numbers[] = {{"die-after=", &engine.die_after},
+                   {"stall-after=", &engine.stall_after},
+                   {"error-after=", &engine.error_after},
+                   {"times=", &engine.fail_times},
+                   {"stop-every=", &engine.stop_every}};
     for (size_t i = 0; i < K2_COUNT(numbers); i++)
         if (strncmp(text, numbers[i].name, strlen(numbers[i].name)) == 0)
             *numbers[i].value = (uint32_t)atoi(text + strlen(numbers[i].name));
