@@ -148,7 +148,7 @@ static void close_handle(uv_handle_t *handle, void *arg)
     case K2I_TIMER: uv_close(handle, timer_closed); break;
     case K2I_SIGNAL: uv_close(handle, signal_closed); break;
     case K2I_LISTENER: k2i_listener_end(handle->data); break;
-    case K2I_CONN: K2_ASSERT(!"a conn is left"); break;
+    case K2I_CONN: k2_assert_fail(__FILE__, __LINE__, "a conn is left");
     case K2I_PLAIN: uv_close(handle, NULL); break;
     }
 }
