@@ -96,6 +96,19 @@ static k2_xfer_batch *batch_next(k2_xfer *x)
     return NULL;
 }
 
+/* Take one chunk and read it; the lock is let go meanwhile. */
+static void chunk_run(k2_xfer *x, k2_xfer_batch *b, uint32_t rail)
+{
+    k2i_chunk c;
+    k2i_chunk_result result;
+    k2_error error = {.code = K2_OK};
+    size_t index = chunk_take(b, rail, &c);
+    pthread_mutex_unlock(&x->lock);
+    k2i_chunk_read(x, &c, &result, &error);
+    pthread_mutex_lock(&x->lock);
+    chunk_account(b, index, &c, &result, &error);
+}
+
 void *k2i_worker_main(void *arg)
 {
     k2i_worker_arg me = *(k2i_worker_arg *)arg;
@@ -104,21 +117,24 @@ void *k2i_worker_main(void *arg)
     pthread_mutex_lock(&x->lock);
     while (!x->stop) {
         k2_xfer_batch *b = batch_next(x);
-        if (b == NULL) {
+        if (b == NULL)
             pthread_cond_wait(&x->work, &x->lock);
-            continue;
-        }
-        k2i_chunk c;
-        k2i_chunk_result result;
-        k2_error error = {.code = K2_OK};
-        size_t index = chunk_take(b, me.rail, &c);
-        pthread_mutex_unlock(&x->lock);
-        k2i_chunk_read(x, &c, &result, &error);
-        pthread_mutex_lock(&x->lock);
-        chunk_account(b, index, &c, &result, &error);
+        else
+            chunk_run(x, b, me.rail);
     }
     pthread_mutex_unlock(&x->lock);
     return NULL;
+}
+
+/* Whether the next chunk is mere copying: then the thread that waits for it can do it, instead of waiting for another thread to
+ * be woken. */
+static bool next_is_immediate(k2_xfer_batch *b)
+{
+    if (!has_chunk(b)) return false;
+    const k2_xfer_request *q = &b->requests[b->at].r;
+    for (uint32_t i = 0; i < q->source_count; i++)
+        if (!q->sources[i]->ops->caps.immediate) return false;
+    return true;
 }
 
 /* ---- public ------------------------------------------------------------------------------------------------------ */
@@ -229,6 +245,7 @@ k2_code k2_xfer_batch_wait(k2_xfer_batch *b, uint64_t deadline_ns, k2_error *err
 {
     k2_code code;
     pthread_mutex_lock(&b->x->lock);
+    while (k2_now_ns() < deadline_ns && next_is_immediate(b)) chunk_run(b->x, b, 0);
     wait_finished(b, deadline_ns);
     if (!b->finished)
         code = k2_error_set(err, K2_TIMEOUT, "xfer: %llu of %llu bytes read when the deadline passed",

@@ -129,7 +129,7 @@ static void self_remote_close(void *r)
 
 const k2_xfer_ops k2i_self_ops = {
     .name = "self",
-    .caps = {.maps = true, .read_max = K2_XFER_CHUNK_MAX},
+    .caps = {.maps = true, .immediate = true, .read_max = K2_XFER_CHUNK_MAX},
     .open = self_open,
     .close = self_close,
     .stats = self_stats,

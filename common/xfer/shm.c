@@ -220,7 +220,7 @@ static void shm_remote_close(void *arg)
 
 const k2_xfer_ops k2i_shm_ops = {
     .name = "shm",
-    .caps = {.between_processes = true, .maps = true, .read_max = K2_XFER_CHUNK_MAX},
+    .caps = {.between_processes = true, .maps = true, .immediate = true, .read_max = K2_XFER_CHUNK_MAX},
     .open = shm_open_,
     .close = shm_close,
     .stats = shm_stats,

@@ -159,6 +159,7 @@ k2_code k2_xfer_batch_submit(k2_xfer *x, const k2_xfer_request *requests, size_t
 bool k2_xfer_batch_poll(k2_xfer_batch *b, k2_xfer_progress *out);
 /* k2_xfer_batch_wait - until the batch is finished or the deadline has passed.
  *
+ * keeps    the waiting thread moves chunks itself where that is mere copying (self, shm)
  * errors   OK only when every byte of every request is verified. TIMEOUT: it goes on; wait again, cancel or close it. Otherwise the error that
  *          ended it: it names request, chunk, every source's last failure by the last of them, and for CORRUPT both hashes
  */
@@ -205,6 +206,7 @@ typedef struct k2_xfer_caps {
     bool between_processes;
     bool between_hosts;
     bool maps;          /* k2_xfer_remote_map gives the bytes; a reader outlives the owner */
+    bool immediate;     /* a read is a copy that waits for nobody: whoever waits for a batch may as well do some of it */
     bool verifies;      /* read checks a hash of its own, so bytes without a caller's hash are checked too */
     uint64_t read_max;  /* bytes of one read */
 } k2_xfer_caps;

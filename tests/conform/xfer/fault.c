@@ -187,6 +187,7 @@ const k2_xfer_ops *const *fault_ops(void)
                                   .remote_read = fault_remote_read,
                                   .remote_wait = fault_remote_wait,
                                   .remote_close = fault_remote_close};
+        tables[i].caps.immediate = false; /* a delay is no copying */
         list[i] = &tables[i];
     }
     K2_ASSERT(k2_xfer_builtin()[WRAPPED_MAX] == NULL);
