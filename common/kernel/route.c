@@ -26,7 +26,7 @@ static float group_score(const float *scores, const float *bias, uint32_t from, 
     return first + second;
 }
 
-/* Indices of the `count` largest of n values, best first. `value` is asked each time: n is small and nothing is copied. */
+/* Put candidate i into the list of the `count` largest so far, best first; behind its equals, so that the lower index wins. */
 static void top_insert(uint32_t *index, float *value, uint32_t *have, uint32_t count, uint32_t i, float v)
 {
     uint32_t at = *have;

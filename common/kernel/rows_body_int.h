@@ -3,7 +3,7 @@
 #include "common/kernel/kernel_int.h"
 #include "common/kernel/vec_int.h"
 
-/* Whole vectors, then the tail: `body` sees v_get(ptr) and v_put(ptr, value) for either. */
+/* Whole vectors, then the tail: `left` is what remains from i on, and get and put take either. */
 #define K2I_EACH(n, i, left) for (size_t i = 0, left = (n); left > 0; i += 16, left = left > 16 ? left - 16 : 0)
 
 K2I_INLINE v16 get(const float *p, size_t left) { return left >= 16 ? v_load(p) : v_load_n(p, left); }

@@ -68,7 +68,8 @@ k2_team *k2_kern_team_new(uint32_t threads)
     for (uint32_t i = 1; i < threads; i++) {
         helper_arg *arg = k2_alloc(sizeof(*arg));
         *arg = (helper_arg){.team = t, .member = i};
-        K2_ASSERT(pthread_create(&t->helpers[i], NULL, helper_main, arg) == 0);
+        int failed = pthread_create(&t->helpers[i], NULL, helper_main, arg);
+        K2_ASSERT(!failed);
     }
     return t;
 }
