@@ -2,7 +2,8 @@
 # k2_test(NAME xfer_shm_test DEPS xfer SOURCES shm_test.c [ARGS ...] [TIMEOUT 60] [LABELS unit]) - a cmocka program run by ctest.
 # k2_fuzz(NAME ...), k2_bench(NAME ...), k2_program(NAME ...): likewise.
 #
-# DEPS are checked against the table of allowed dependencies below; tests/tools/layers.py checks the #include lines too.
+# DEPS are checked against the table of allowed dependencies below; tests/tools/layers.sh reads the same table and
+# checks the #include lines.
 
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
@@ -32,6 +33,20 @@ foreach(role proxy rollout trainer)
   set(K2_MAY_${role} ${K2_COMMON})
 endforeach()
 set(K2_MAY_master  ${K2_COMMON} replay)
+
+# For tests/tools/layers.sh: public headers beyond <folder>/<folder>.h, and who may touch a third-party library.
+set(K2_PUBLIC_http openai)
+set(K2_PUBLIC_wire batch)
+set(K2_PURE openai) # headers of an I/O folder that a core may use: plain data
+set(K2_THIRD_uv          loop)
+set(K2_THIRD_nng         net)
+set(K2_THIRD_msgpack     wire)
+set(K2_THIRD_lmdb        journal)
+set(K2_THIRD_xxhash      base)
+set(K2_THIRD_http_parser http)
+set(K2_THIRD_llhttp      http)
+set(K2_THIRD_curl        http launch)
+set(K2_THIRD_cjson       config weights data http rollout trainer master)
 
 add_library(k2_flags INTERFACE)
 target_include_directories(k2_flags INTERFACE ${CMAKE_SOURCE_DIR})
