@@ -382,6 +382,11 @@ static bool take_prompt(const k2i_server *s, const k2_openai_request *r, k2_toke
 static bool take_length(const k2i_server *s, const k2_openai_request *r, size_t prompt, uint32_t *new_max, k2_openai_error *e)
 {
     uint32_t room = s->served.context_max - (uint32_t)prompt;
+    if (r->k2.position > prompt) {
+        k2_openai_error_set(e, 400, NULL, "k2.position", "found %llu, but the prompt with all generated tokens has %zu",
+                            (unsigned long long)r->k2.position, prompt);
+        return false;
+    }
     if (!r->has_max_tokens) {
         *new_max = K2_MIN(room, r->chat ? s->served.answer_max : 16u); /* 16 is the interface's own default */
         return true;
@@ -392,11 +397,9 @@ static bool take_length(const k2i_server *s, const k2_openai_request *r, size_t 
                             r->max_tokens, s->served.context_max);
         return false;
     }
+    if (r->max_tokens == 0) k2_openai_error_set(e, 400, NULL, "max_tokens", "found 0, expected at least 1");
     *new_max = r->max_tokens;
-    if (r->k2.position <= prompt) return true;
-    k2_openai_error_set(e, 400, NULL, "k2.position", "found %llu, but the prompt with all generated tokens has %zu",
-                        (unsigned long long)r->k2.position, prompt);
-    return false;
+    return r->max_tokens > 0;
 }
 
 static bool check_model(const k2i_server *s, const k2_openai_request *r, k2_openai_error *e)
@@ -464,19 +467,6 @@ static void start(k2i_generation *g, k2_http_req *req)
     k2_http_req_on_drain(req, on_drain, g);
 }
 
-/* Nothing is to be generated: the answer is there. */
-static void respond_empty(k2i_generation *g, k2_http_req *req)
-{
-    g->req = req;
-    g->job.len = g->job.req.prompt_len;
-    g->job.finish = K2I_LENGTH;
-    k2i_engine_weights_get(g->s->served.engine, &g->job.version, &g->job.digest);
-    if (g->stream)
-        pump(g);
-    else
-        respond_whole(g);
-}
-
 void k2i_generate(k2i_server *s, k2_http_req *req, bool chat)
 {
     size_t n;
@@ -496,10 +486,7 @@ void k2i_generate(k2i_server *s, k2_http_req *req, bool chat)
         k2i_generation *g = generation_new(s, (uint32_t)prompt.count, new_max);
         memcpy(g->job.req.tokens, prompt.ids, prompt.count * sizeof *prompt.ids);
         fill_request(g, &r);
-        if (new_max == 0)
-            respond_empty(g, req);
-        else
-            start(g, req);
+        start(g, req);
     } else {
         k2i_respond_error(s, req, &e);
     }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define DEPTH_MAX 64u                /* of nested JSON: meta is the user's */
 #define EXACT_MAX 9007199254740992.0 /* 2^53: a JSON number above it may have lost digits on its way */
 
 static bool read_u64(const cJSON *v, uint64_t *out)
@@ -81,11 +82,12 @@ bool k2i_score_parse(const char *body, size_t n, k2i_score_batch *out, k2_openai
 {
     k2i_score_batch b = {0};
     bool ok = false;
-    cJSON *root = k2_utf8_valid(body, n) && !memchr(body, 0, n) ? cJSON_ParseWithLengthOpts(body, n + 1, NULL, true) : NULL;
+    const char *fault = k2_json_fault(body, n, DEPTH_MAX);
+    cJSON *root = fault ? NULL : cJSON_ParseWithLengthOpts(body, n + 1, NULL, true);
     const cJSON *items = cJSON_GetObjectItemCaseSensitive(root, "items");
     int count = cJSON_GetArraySize(items);
     if (!root) {
-        k2_openai_error_set(err, 400, NULL, NULL, "the body is not JSON in UTF-8");
+        k2_openai_error_set(err, 400, NULL, NULL, "the body %s", fault ? fault : "is not JSON");
     } else if (!cJSON_IsArray(items) || count > (int)K2I_SCORE_ITEMS_MAX) {
         k2_openai_error_set(err, 400, NULL, "items", "items: expected a list of at most %u objects", K2I_SCORE_ITEMS_MAX);
     } else {
@@ -143,8 +145,8 @@ k2_code k2i_score_parse_line(const char *line, size_t n, uint64_t trajectory, do
 {
     char begin[64];
     snprintf(begin, sizeof begin, "%.*s", (int)K2_MIN(n, sizeof begin - 1), line);
-    if (!k2_utf8_valid(line, n) || memchr(line, 0, n))
-        return k2_error_set(err, K2_BAD_INPUT, "found a line that is not UTF-8, expected JSON");
+    const char *fault = k2_json_fault(line, n, DEPTH_MAX);
+    if (fault) return k2_error_set(err, K2_BAD_INPUT, "found a line that %s, expected JSON", fault);
     char *copy = k2_strndup(line, n);
     cJSON *root = cJSON_ParseWithLengthOpts(copy, n + 1, NULL, true);
     k2_free(copy);

@@ -9,6 +9,7 @@ typedef enum { BROKEN, BEGUN, WHOLE } state;
  * forms, surrogates and values past U+10FFFF are refused, as early as they can be known. */
 static state look(const unsigned char *s, unsigned n)
 {
+    if (s[0] == 0) return BROKEN; /* a character, but one that would cut every C string short */
     if (s[0] < 0x80) return WHOLE;
     if (s[0] < 0xc2 || s[0] > 0xf4) return BROKEN;
     unsigned len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
