@@ -60,8 +60,7 @@ void k2_weights_segment_fill(k2_weights_manifest *m, const k2_weights_slot *slot
     s.manifest_digest = k2_digest_of(json.data, json.len);
     k2_buf_fini(&json);
     k2_weights_segment_encode(&s, header);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-    memcpy(base, header, sizeof header);
+    memcpy(base, header, sizeof header); /* readers come after the locator was handed on, which orders this before them */
 }
 
 void k2_weights_segment_encode(const k2_weights_segment *s, unsigned char out[K2_WEIGHTS_SEGMENT_HEADER_BYTES])
