@@ -2,7 +2,7 @@
 #include "common/launch/launch_int.h"
 
 #include <limits.h>
-#include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 /* The child's own handle is released by the loop when this returns. */
@@ -21,6 +21,20 @@ static void local_exit(void *arg, int exit_code, int term_signal)
     k2_free(p);
 }
 
+/* The running binary by its path, so that people see a name in their process list. Where the file was replaced by a rebuild
+ * meanwhile the kernel says so, and the link itself is used: it still leads to what we run, and a run never mixes two builds.
+ */
+static const char *own_program(char out[PATH_MAX])
+{
+    static const char gone[] = " (deleted)", link[] = "/proc/self/exe";
+    ssize_t n = readlink(link, out, PATH_MAX - 1);
+    if (n < 0) return link;
+    out[n] = 0;
+    size_t tail = sizeof gone - 1;
+    if ((size_t)n > tail && strcmp(out + (size_t)n - tail, gone) == 0) return link;
+    return out;
+}
+
 static k2_launch_proc *local_start(k2_launch *l, const k2_launch_spec *spec, k2_error *err)
 {
     size_t env_n = 0, argv_n = 0;
@@ -32,9 +46,8 @@ static k2_launch_proc *local_start(k2_launch *l, const k2_launch_spec *spec, k2_
     char *token = spec->token ? k2_asprintf("%s=%s", K2_LAUNCH_TOKEN_ENV, spec->token) : k2_strdup(K2_LAUNCH_TOKEN_ENV);
     env[env_n] = token;
     for (size_t i = 0; i < argv_n; i++) argv[i] = spec->argv[i];
-    /* /proc/self/exe would be resolved in the child after fork, where it still is our own binary, also when the file was
-     * replaced by a rebuild meanwhile: a run never mixes two builds. */
-    if (!argv[0]) argv[0] = "/proc/self/exe";
+    char own[PATH_MAX];
+    if (!argv[0]) argv[0] = own_program(own);
 
     k2_launch_proc *p = k2_alloc(sizeof *p);
     p->child = k2_child_spawn(l->loop,

@@ -9,7 +9,9 @@
  * After an overflow, or in a new server process, a repeated request is delivered as a new one; incarnations and command ids
  * must make that harmless.)
  *
- * Lifetime: close before k2_loop_free; a closed object calls nobody any more. All functions are for the loop's thread.
+ * Lifetime: close before k2_loop_free; a closed object calls nobody any more. A close takes milliseconds, at worst a second (nng
+ * can wait for ever for a message that arrives at that moment; what it holds then stays until the process ends). All functions
+ * are for the loop's thread.
  * URLs: ipc://<absolute path> and tcp://<address>:<port>; a listener's port 0 takes a free one.
  */
 #ifndef K2_COMMON_NET_H
@@ -102,7 +104,7 @@ void k2_net_worker_done(k2_net_worker *w, const k2_msg *done);
  * K2_WIRE_GAUGES_MAX, more are left out. */
 void k2_net_worker_status(k2_net_worker *w, const char *phase, const k2_wire_metric *gauges, uint32_t count);
 /* Call fn(arg) once when no DONE waits for its ACK any more (at once on the loop if none does): what STOP's handler needs
- * before it ends the loop. Comes after 2 s at the latest. */
+ * before it ends the loop. Comes after 2 s at the latest, but not after on_lost. */
 void k2_net_worker_flush(k2_net_worker *w, void (*fn)(void *arg), void *arg);
 uint64_t k2_net_worker_id(const k2_net_worker *w);          /* 0 before WELCOME */
 uint64_t k2_net_worker_incarnation(const k2_net_worker *w); /* 0 before WELCOME */

@@ -167,6 +167,11 @@ static void local_gives_token_environment_and_log(void **state)
     assert_int_equal(err.code, K2_NOT_FOUND);
     assert_non_null(strstr(err.text, "cannot start trainer-0: program k2-no-such-program"));
     assert_int_equal(b->exits, 1);
+    /* Without a program it is this very one, here with an argument that makes it answer at once. */
+    spec.argv = (const char *const[]){NULL, "--answer", NULL};
+    assert_non_null(k2_launch_start(b->launch, &spec, &err));
+    until(b, 2);
+    assert_int_equal(b->code, 42);
     k2_free(path);
     assert_int_equal(k2_dir_remove(dir, &err), K2_OK);
 }
@@ -177,8 +182,9 @@ static void local_gives_token_environment_and_log(void **state)
     }
 #define BOTH(f) T(f, "local"), T(f, "fake")
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "--answer") == 0) return 42;
     const struct CMUnitTest tests[] = {
         BOTH(exit_is_told_with_its_code),
         BOTH(kill_ends_with_the_signal),
