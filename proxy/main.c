@@ -226,6 +226,19 @@ static k2_code listen_at(proxy *p, const char *address, uint16_t *port, char hos
     return code;
 }
 
+static void tell_status(void *arg)
+{
+    proxy *p = arg;
+    k2i_px_stats s;
+    if (!p->io->ready) return;
+    k2i_px_stats_get(p->io->core, &s);
+    const k2_wire_metric gauges[] = {
+        {"running", s.running},      {"queued", s.queued},           {"outstanding_tokens", (double)s.outstanding},
+        {"engines_ready", s.ready},  {"retried", (double)s.retried}, {"moved", (double)s.moved},
+        {"failed", (double)s.failed}};
+    k2_net_worker_status(p->worker, p->stopping ? "stopping" : "serving", gauges, K2_COUNT(gauges));
+}
+
 /* The configuration comes after we had to tell an address, so the one that it names is a second one. */
 static void on_welcome(void *arg, const k2_msg *msg)
 {
@@ -246,6 +259,7 @@ static void on_welcome(void *arg, const k2_msg *msg)
     }
     k2i_px_io_config config = io_config(c);
     k2i_px_io_configure(p->io, &config);
+    tell_status(p);
     k2_log_level level;
     if (k2_log_level_parse(c->log_level, &level)) k2_log_set_level(p->log, level);
     K2_LOG_INFO(p->log, "welcome worker=%llu", (unsigned long long)k2_net_worker_id(p->worker));
@@ -260,19 +274,6 @@ static void on_lost(void *arg, k2_code why, const char *text)
 }
 
 static const k2_net_worker_ops worker_ops = {.on_welcome = on_welcome, .on_command = on_command, .on_lost = on_lost};
-
-static void tell_status(void *arg)
-{
-    proxy *p = arg;
-    k2i_px_stats s;
-    if (!p->io->ready) return;
-    k2i_px_stats_get(p->io->core, &s);
-    const k2_wire_metric gauges[] = {
-        {"running", s.running},      {"queued", s.queued},           {"outstanding_tokens", (double)s.outstanding},
-        {"engines_ready", s.ready},  {"retried", (double)s.retried}, {"moved", (double)s.moved},
-        {"failed", (double)s.failed}};
-    k2_net_worker_status(p->worker, p->stopping ? "stopping" : "serving", gauges, K2_COUNT(gauges));
-}
 
 /* ---- life
  * ---------------------------------------------------------------------------------------------------------------------- */
