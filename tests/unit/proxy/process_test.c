@@ -140,7 +140,7 @@ static void on_fetched(void *arg, k2_code code, int status, const char *body, si
 
 static void ask(const char *url, const char *path, const char *body)
 {
-    char full[256];
+    char full[512];
     k2_error err;
     snprintf(full, sizeof full, "%s%s", url, path);
     k2_http_call_spec spec = {
