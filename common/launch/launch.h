@@ -12,7 +12,7 @@
 #include "common/log/log.h"
 #include "common/loop/loop.h"
 
-#define K2_LAUNCH_TOKEN_ENV "K2RL_TOKEN" /* the launch token travels in the environment: command lines can be read by everyone */
+#define K2_LAUNCH_TOKEN_ENV "K2RL_TOKEN" /* not on the command line, which everyone can read */
 #define K2_LAUNCH_NAME_MAX  128u         /* bytes of a description */
 
 typedef struct k2_launch k2_launch;
@@ -21,7 +21,7 @@ typedef struct k2_launch_proc k2_launch_proc;
 typedef struct k2_launch_spec {
     const char *role;
     uint32_t index;
-    const char *const *argv;     /* NULL-terminated; argv[0] is the program; NULL = this very executable, argv[1...] its arguments */
+    const char *const *argv;     /* as in k2_child_spec; argv[0] NULL = this very executable, argv[1...] its arguments */
     const char *const *env;      /* additions as in k2_child_spec; NULL-terminated; may be NULL */
     const char *token;           /* put into K2_LAUNCH_TOKEN_ENV; NULL: the variable is removed */
     const char *log_path;        /* standard output and error are appended to it; NULL: ours */

@@ -1,7 +1,7 @@
 /* Child processes: fork and exec by hand, because the kernel's parent-death signal has to be asked for between the two.
  *
- * Between fork and exec only async-signal-safe calls are made: everything that needs memory is prepared before. Reaping goes by
- * SIGCHLD and waitid for each child by its pid, never for "any child", so that others may have children too.
+ * Between fork and exec only async-signal-safe calls are made: everything that needs memory is prepared before. Reaping goes
+ * by SIGCHLD and waitid for each child by its pid, never for "any child", so that others may have children too.
  */
 #include "common/loop/loop_int.h"
 
@@ -219,7 +219,8 @@ static k2_code start(plan *p, pid_t *pid_out, k2_error *err)
 
 /* ---- ending ------------------------------------------------------------------------------------------------------ */
 
-/* Reap one if it has ended. What is left in its group goes first: while the leader is a zombie, its group number is not reused.
+/* Reap one if it has ended. What is left in its group goes first: while the leader is a zombie, its group number is not
+ * reused.
  */
 static bool reap(k2_child *c, bool wait)
 {

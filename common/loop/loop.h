@@ -6,8 +6,8 @@
  * One lifetime rule: every promised last callback (a conn's on_close, a work's done, a posted function, a child's on_exit)
  * comes exactly once, on the loop thread, never from inside the call that asked for it, and at the latest inside
  * k2_loop_free - which is why k2_loop_free comes before the memory of those who wait for callbacks is released, and why they
- * close their conns and stop their timers before it, or in those last callbacks. A child that still runs when the loop is freed is
- * killed and waited for; its on_exit comes like the others.
+ * close their conns and stop their timers before it, or in those last callbacks. A child that still runs when the loop is
+ * freed is killed and waited for; its on_exit comes like the others.
  *
  * Threads: everything is for the loop's own thread, except k2_loop_post and k2_loop_stop. Nothing here blocks, except
  * k2_listen where its host is a name, and k2_loop_free. Nothing slow may run in a callback: that is what k2_loop_work is for.
@@ -19,12 +19,12 @@
 
 #include "common/base/base.h"
 
-#define K2_INBOX_MAX      16384u       /* functions posted to one loop and not yet run: every peer a heartbeat and a reply, twice */
-#define K2_WORK_MAX       4096u        /* works handed to the pool and not yet done, per loop */
-#define K2_CONNS_MAX      131072u      /* conns of one loop: 100,000 clients and their engines; beyond it accept closes at once */
-#define K2_CONN_QUEUE_MAX 1048576u     /* bytes waiting in one conn's write queue, unless k2_conn_queue_max says otherwise */
-#define K2_READ_BYTES     65536u       /* the loop's one read buffer: conns own none, so that an idle one costs about 400 bytes */
-#define K2_ADDRESS_MAX    64u          /* "[IPv6]:port" and its terminator */
+#define K2_INBOX_MAX      16384u   /* functions posted to one loop and not yet run: every peer a poll and a report, twice */
+#define K2_WORK_MAX       4096u    /* works handed to the pool and not yet done, per loop */
+#define K2_CONNS_MAX      131072u  /* conns of one loop: 100,000 clients and their engines; beyond it accept closes at once */
+#define K2_CONN_QUEUE_MAX 1048576u /* bytes waiting in one conn's write queue, unless k2_conn_queue_max says otherwise */
+#define K2_READ_BYTES     65536u   /* the loop's one read buffer: conns own none, an idle one costs about 650 bytes in all */
+#define K2_ADDRESS_MAX    64u      /* "[IPv6]:port" and its terminator */
 
 typedef struct k2_loop k2_loop;
 typedef struct k2_timer k2_timer;
@@ -39,8 +39,8 @@ typedef struct k2_signal k2_signal;
 k2_loop *k2_loop_new(void);
 /* Run until k2_loop_stop. A loop with nothing to wait for keeps waiting: the inbox may bring something. */
 void k2_loop_run(k2_loop *loop);
-/* Make k2_loop_run return soon: callbacks that are due in this turn still come. Any thread, and also before the run, which then
- * returns at once. */
+/* Make k2_loop_run return soon: callbacks that are due in this turn still come. Any thread, and also before the run, which
+ * then returns at once. */
 void k2_loop_stop(k2_loop *loop);
 /* Close what is left, deliver the last callbacks (see the lifetime rule), release. Works that have not begun are not run,
  * their done comes all the same; a work that runs is waited for. NULL is fine. */
@@ -80,8 +80,8 @@ k2_code k2_loop_post(k2_loop *loop, void (*fn)(void *arg), void *arg);
  * keeps    a work that has not begun when k2_loop_free comes is not run, but done still comes: let work set a flag where
  *          the difference matters
  * errors   FULL when K2_WORK_MAX are under way
- * threads  the pool is one for the process, 4 threads, or what UV_THREADPOOL_SIZE says when the first work starts; name look-ups
- *          use it too. A long step (training, a pull of weights) is one work.
+ * threads  the pool is one for the process, 4 threads, or what UV_THREADPOOL_SIZE says when the first work starts; name
+ *          look-ups use it too. A long step (training, a pull of weights) is one work.
  */
 k2_code k2_loop_work(k2_loop *loop, void (*work)(void *arg), void (*done)(void *arg), void *arg);
 
@@ -98,15 +98,16 @@ typedef struct k2_stream_ops {
     void (*on_connect)(void *arg, k2_conn *c);
     /* n >= 1 bytes came; they are gone when this returns. Never NULL. */
     void (*on_read)(void *arg, const char *data, size_t n);
-    /* May be NULL. Where the next bytes shall be put, to save a copy: set *room to what is there (>= 1); on_read then gets this
-     * pointer as data. NULL as answer: the loop's own buffer is used this time. */
+    /* May be NULL. Where the next bytes shall be put, to save a copy: set *room to what is there (>= 1); on_read then gets
+     * this pointer as data. NULL as answer: the loop's own buffer is used this time. */
     void *(*on_space)(void *arg, size_t *room);
     /* The peer will send no more, but may still read. NULL: the conn closes with PEER_CLOSED then. */
     void (*on_eof)(void *arg);
     /* The write queue, which was not empty, is empty now. May be NULL. */
     void (*on_drain)(void *arg);
     /* The last callback; c is released when it returns. why is OK after k2_conn_close or k2_conn_close_flushed, CANCELED from
-     * k2_loop_free, else PEER_CLOSED, PEER_REFUSED, TIMEOUT (connecting), NOT_FOUND (name), or IO; text is one line. Never NULL. */
+     * k2_loop_free, else PEER_CLOSED, PEER_REFUSED, TIMEOUT (connecting), NOT_FOUND (name), or IO; text is one line. Never
+     * NULL. */
     void (*on_close)(void *arg, k2_code why, const char *text);
 } k2_stream_ops;
 
@@ -142,8 +143,8 @@ void k2_conn_attach(k2_conn *c, const k2_stream_ops *ops, void *arg);
 k2_code k2_conn_write(k2_conn *c, const void *data, size_t n);
 /* The same for two pieces in one go (head and body), all or nothing; n may be 0. */
 k2_code k2_conn_write2(k2_conn *c, const void *a, size_t a_n, const void *b, size_t b_n);
-/* The same without a copy: data must stay until release(release_arg), which comes exactly once, later, also when the conn closes
- * before; but not when this answers an error. */
+/* The same without a copy: data must stay until release(release_arg), which comes exactly once, later, also when the conn
+ * closes before; but not when this answers an error. */
 k2_code k2_conn_write_ref(k2_conn *c, const void *data, size_t n, void (*release)(void *arg), void *release_arg);
 size_t k2_conn_queued(const k2_conn *c); /* bytes in the write queue */
 void k2_conn_queue_max(k2_conn *c, size_t bytes);
@@ -157,7 +158,8 @@ void k2_conn_read_start(k2_conn *c);
 void k2_conn_close(k2_conn *c);
 /* Stop reading, write what is queued, then close. The owner keeps its own deadline for a peer that does not read. */
 void k2_conn_close_flushed(k2_conn *c);
-/* Half close: the peer sees the end after what is queued; reading goes on until the peer ends too. Nothing may be written after. */
+/* Half close: the peer sees the end after what is queued; reading goes on until the peer ends too. Nothing may be written
+ * after. */
 void k2_conn_finish(k2_conn *c);
 
 bool k2_conn_closing(const k2_conn *c);
@@ -166,8 +168,8 @@ k2_loop *k2_conn_loop(const k2_conn *c);
 
 /* ---- signals ----------------------------------------------------------------------------------------------------- */
 
-/* Call cb(arg, signum) on the loop when the process gets this signal. Several may watch one. Ends the process on a signal that cannot
- * be watched (SIGKILL). */
+/* Call cb(arg, signum) on the loop when the process gets this signal. Several may watch one. Ends the process on a signal
+ * that cannot be watched (SIGKILL). */
 k2_signal *k2_loop_signal(k2_loop *loop, int signum, void (*cb)(void *arg, int signum), void *arg);
 void k2_signal_stop(k2_signal *s); /* NULL is fine */
 
@@ -175,11 +177,11 @@ void k2_signal_stop(k2_signal *s); /* NULL is fine */
 
 typedef struct k2_child_spec {
     const char *const *argv;        /* NULL-terminated; argv[0] is looked up in PATH when it has no slash */
-    const char *const *env;         /* "NAME=value" on top of our own environment, "NAME" removes it; NULL-terminated; may be NULL */
+    const char *const *env;         /* on top of ours: "NAME=value" sets, "NAME" removes; NULL-terminated; may be NULL */
     const char *cwd;                /* NULL: ours */
     const char *stdout_path;        /* appended to, made with mode 0644; NULL: ours, or the io stream */
     const char *stderr_path;        /* the same; may be the same file */
-    const k2_stream_ops *io;        /* NULL: stdin is /dev/null. Else stdin and (without stdout_path) stdout are one conn, k2_child_io */
+    const k2_stream_ops *io;        /* NULL: stdin is /dev/null. Else stdin and, without stdout_path, stdout are one conn */
     void *io_arg;
     void (*on_exit)(void *arg, int exit_code, int term_signal); /* one of both is 0; c is gone when this returns */
     void *arg;
@@ -190,8 +192,8 @@ typedef struct k2_child_spec {
  *
  * memory   the child handle lives until on_exit has returned. When the leader ends, what is left in its group is killed.
  *          No descriptor of ours is inherited.
- * errors   NOT_FOUND or IO with the program's name when it cannot be started; LIMIT when there are too many processes; CANCELED
- *          once k2_loop_free began
+ * errors   NOT_FOUND or IO with the program's name when it cannot be started; LIMIT when there are too many processes;
+ *          CANCELED once k2_loop_free began
  * threads  from the process's main thread only: the kernel's parent-death signal follows the *thread* that forked
  */
 k2_child *k2_child_spawn(k2_loop *loop, const k2_child_spec *spec, k2_error *err);

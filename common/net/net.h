@@ -1,17 +1,17 @@
 /* net - control messages between processes: requests, long polls, leases; all of it delivered on the loop.
  *
- * Nouns: a `k2_net_server` (the master's) gets requests and answers each with one reply, whenever it likes; a `k2_net_call` is one
- * request that waits for its reply; a `k2_net_client` sends requests; a `k2_net_worker` is the client side of a worker's
- * whole life: HELLO, POLL, DONE, and its end when the master is gone.
+ * Nouns: a `k2_net_server` (the master's) gets requests and answers each with one reply, whenever it likes; a `k2_net_call`
+ * is one request that waits for its reply; a `k2_net_client` sends requests; a `k2_net_worker` is the client side of a
+ * worker's whole life: HELLO, POLL, DONE, and its end when the master is gone.
  *
  * A request that is lost or whose reply is lost is sent again by itself; the server remembers its last replies and repeats the
  * one it gave, so that a request takes effect once. (Memory of replies is bounded: K2_NET_REPLIES_MAX, K2_NET_REPLY_BYTES_MAX.
  * After an overflow, or in a new server process, a repeated request is delivered as a new one; incarnations and command ids
  * must make that harmless.)
  *
- * Lifetime: close before k2_loop_free; a closed object calls nobody any more. A close takes milliseconds, at worst a second (nng
- * can wait for ever for a message that arrives at that moment; what it holds then stays until the process ends). All functions
- * are for the loop's thread.
+ * Lifetime: close before k2_loop_free; a closed object calls nobody any more. A close takes milliseconds, at worst a second
+ * (nng can wait for ever for a message that arrives at that moment; what it holds then stays until the process ends). All
+ * functions are for the loop's thread.
  * URLs: ipc://<absolute path> and tcp://<address>:<port>; a listener's port 0 takes a free one.
  */
 #ifndef K2_COMMON_NET_H
@@ -42,9 +42,9 @@ typedef struct k2_net_call k2_net_call;
  * keeps    what does not decode is answered with REFUSED and never delivered; so is what passes K2_NET_CALLS_MAX
  * errors   BUSY when the address is in use; BAD_INPUT for a URL that is none of ours; IO
  */
-k2_net_server *k2_net_listen(k2_loop *loop, const char *url, void (*on_request)(void *arg, k2_net_call *call, const k2_msg *msg),
-                             void *arg, k2_error *err);
-/* Answer a call, exactly once; the call is gone then. seq is filled in; so are worker, incarnation and cmd where reply has 0. */
+k2_net_server *k2_net_listen(k2_loop *loop, const char *url,
+                             void (*on_request)(void *arg, k2_net_call *call, const k2_msg *msg), void *arg, k2_error *err);
+/* Answer a call, exactly once; the call is gone then. seq is filled in; so are worker, incarnation and cmd where they are 0. */
 void k2_net_reply(k2_net_call *call, const k2_msg *reply);
 /* The URL with the port that it got. */
 const char *k2_net_server_url(const k2_net_server *s);
@@ -85,8 +85,9 @@ typedef struct k2_net_worker_config {
  * on_welcome  once, first. msg->welcome.config is the resolved config.
  * on_command  each command once, in order of cmd, also while earlier ones are unfinished; answer each with k2_net_worker_done.
  *             msg is valid during the call only.
- * on_lost     at most once, last: FENCED (another took our place), PEER_REFUSED (not admitted), TIMEOUT (no answer for the lease,
- *             counted on the monotonic clock from the last answer). The process shall clean up and exit; nothing comes any more.
+ * on_lost     at most once, last: FENCED (another took our place), PEER_REFUSED (not admitted), TIMEOUT (no answer for the
+ *             lease, counted on the monotonic clock from the last answer). The process shall clean up and exit; nothing comes
+ *             any more.
  */
 typedef struct k2_net_worker_ops {
     void (*on_welcome)(void *arg, const k2_msg *msg);
@@ -113,8 +114,8 @@ void k2_net_worker_close(k2_net_worker *w);
 
 /* ---- helpers ----------------------------------------------------------------------------------------------------- */
 
-/* ipc://<run_dir>/master.sock; where that path is too long for a socket (100 bytes), a name made of its digest in a directory of
- * our own (mode 0700, owner checked) under $XDG_RUNTIME_DIR or /tmp. The run directory must exist. */
+/* ipc://<run_dir>/master.sock; where that path is too long for a socket (100 bytes), a name made of its digest in a
+ * directory of our own (mode 0700, owner checked) under $XDG_RUNTIME_DIR or /tmp. The run directory must exist. */
 k2_code k2_net_url_for_dir(const char *run_dir, char out[K2_NET_URL_MAX], k2_error *err);
 /* 128 bits from the system, as hex. */
 void k2_net_token_make(char out[K2_NET_TOKEN_BYTES]);

@@ -18,8 +18,8 @@ uint64_t k2i_net_random(void);
 
 /* ---- between nng's threads and the loop ---------------------------------------------------------------------------- */
 
-/* The part of a server or client that both sides touch. Its owner's memory lives until `refs` is 0: one for the owner itself, one for
- * each function in the loop's inbox. */
+/* The part of a server or client that both sides touch. Its owner's memory lives until `refs` is 0: one for the owner
+ * itself, one for each function in the loop's inbox. */
 typedef struct k2i_bridge {
     k2_loop *loop;
     pthread_mutex_t lock; /* held while posting: after k2i_bridge_close nobody posts any more, so the loop may go */
@@ -38,8 +38,9 @@ bool k2i_bridge_closing(k2i_bridge *b);
 /* True for the one that gave back the last of refs, and must release the memory. */
 bool k2i_bridge_leave(k2i_bridge *b);
 
-/* Run close(arg) on a thread of its own, and wait for its end for at most a second. nng 1.5 can wait for ever in nng_close when a
- * message arrives at that very moment (its stopped receive is never completed); then that thread stays behind, with what it holds. */
+/* Run close(arg) on a thread of its own, and wait for its end for at most a second. nng 1.5 can wait for ever in nng_close
+ * when a message arrives at that very moment (its stopped receive is never completed); then that thread stays behind, with
+ * what it holds. */
 void k2i_net_close_bounded(void *(*close)(void *arg), void *arg);
 
 /* ---- the last replies, by request --------------------------------------------------------------------------------- */

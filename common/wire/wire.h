@@ -1,11 +1,11 @@
 /* wire - the control messages between master and workers: tables, structs, pure encode and decode.
  *
- * A `k2_msg` is a type, a header and the fields of its type. One table (K2_WIRE_MESSAGES and the K2_WIRE_FIELDS_* under it) makes
- * the structs, the encoder and the decoder. On the wire a message is one msgpack map: "type" (the name), "worker", "incarnation",
- * "seq", "cmd", and every field of its type by its name, each exactly once.
+ * A `k2_msg` is a type, a header and the fields of its type. One table (K2_WIRE_MESSAGES and the K2_WIRE_FIELDS_* under it)
+ * makes the structs, the encoder and the decoder. On the wire a message is one msgpack map: "type" (the name), "worker",
+ * "incarnation", "seq", "cmd", and every field of its type by its name, each exactly once.
  *
- * Lifetime: in a message that was decoded or copied, strings and lists live in one block of the message, until k2_msg_free. In a
- * message that the caller fills, they are the caller's and need to live only for the call that takes the message.
+ * Lifetime: in a message that was decoded or copied, strings and lists live in one block of the message, until k2_msg_free.
+ * In a message that the caller fills, they are the caller's and need to live only for the call that takes the message.
  * Start every message with designated initialisers: k2_msg m = {.type = K2_MSG_POLL, .poll = {.phase = "idle"}};
  * a NULL string is sent as "", an empty list may have items NULL.
  */
@@ -101,7 +101,8 @@ typedef struct k2_wire_engines {
 #define K2_WIRE_FIELDS_poll(F)            \
     F(STR, phase, K2_WIRE_NAME_MAX)       \
     F(METRICS, gauges, K2_WIRE_GAUGES_MAX)
-/* Command `cmd` of the header has ended. code is a k2_code by number, 0 = OK; fields without meaning for a command stay empty. */
+/* Command `cmd` of the header has ended. code is a k2_code by number, 0 = OK; fields without meaning for a command stay
+ * empty. */
 #define K2_WIRE_FIELDS_done(F)                \
     F(U64, code, 0)                           \
     F(STR, text, K2_WIRE_TEXT_MAX)            \
@@ -177,7 +178,8 @@ typedef enum k2_msg_class { K2_MSG_CLASS_REQUEST, K2_MSG_CLASS_REPLY, K2_MSG_CLA
 K2_WIRE_KINDS(K2_X)
 #undef K2_X
 
-/* typedef struct k2_msg_hello {...} k2_msg_hello; and so on for all. (Those without fields are empty structs, which gcc and clang allow.) */
+/* typedef struct k2_msg_hello {...} k2_msg_hello; and so on for all. (Those without fields are empty structs, which gcc and
+ * clang allow.) */
 #define K2_F(kind, name, cap) k2_wire_c_##kind name;
 #define K2_X(name, member, class) \
     typedef struct k2_msg_##member { K2_WIRE_FIELDS_##member(K2_F) } k2_msg_##member;
@@ -212,8 +214,8 @@ k2_code k2_wire_encode(const k2_msg *msg, k2_buf *out, k2_error *err);
 /* k2_wire_decode - one message from exactly n bytes.
  *
  * memory   *msg is written only on OK; then k2_msg_free it
- * errors   INCOMPLETE: the bytes are a true beginning of something longer. BAD_INPUT: "HELLO.role: unsigned number found, string
- *          expected", an unknown, missing or doubled field by name, trailing bytes, a string with a 0 byte inside;
+ * errors   INCOMPLETE: the bytes are a true beginning of something longer. BAD_INPUT: "HELLO.role: unsigned number found,
+ *          string expected", an unknown, missing or doubled field by name, trailing bytes, a string with a 0 byte inside;
  *          LIMIT: a count or size above its cap
  * threads  pure
  * source   https://github.com/msgpack/msgpack/blob/master/spec.md

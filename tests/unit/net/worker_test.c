@@ -296,7 +296,7 @@ static void answers_keep_the_lease(void **state)
     uint64_t start_ns = k2_now_ns();
     while (k2_now_ns() - start_ns < 1000 * K2_NS_PER_MS) answer_poll(b, (k2_msg){.type = K2_MSG_NOP});
     assert_int_equal(b->losses, 0);
-    assert_true(b->polls < 1000); /* answered at once, yet it does not spin */
+    assert_true(b->polls < 1000);          /* answered at once, yet it does not spin */
     while (!b->poll) k2_loop_run(b->loop); /* no answer is on its way when teardown closes: see k2i_net_close_bounded */
 }
 
