@@ -223,6 +223,8 @@ static k2_code listen_at(proxy *p, const char *address, uint16_t *port, char hos
 {
     k2_code code = k2_hostport_parse(address, host, port, err);
     if (code == K2_OK) code = k2i_px_io_listen(p->io, host, *port, port, err);
+    if (code == K2_OK)
+        K2_LOG_INFO(p->log, strchr(host, ':') ? "listening url=http://[%s]:%u" : "listening url=http://%s:%u", host, *port);
     return code;
 }
 

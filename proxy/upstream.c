@@ -10,6 +10,8 @@
 
 #include "proxy/io_int.h"
 
+#define FIRST_FACTOR 10u /* times the longer of proxy.stall_ms and proxy.wait_ms: to an answer's first byte */
+
 static const k2_http_call_ops call_ops;
 
 /* ---- sending ---------------------------------------------------------------------------------------------------------------
@@ -61,7 +63,10 @@ void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot)
     job->sse = false;
     job->content_type[0] = 0;
     k2_buf_clear(&job->reply);
-    uint64_t stall_ns = io->config.stall_ms * K2_NS_PER_MS, first_ns = K2_MAX(stall_ns, io->config.wait_ms * K2_NS_PER_MS);
+    /* The first token of a request may stand long in a healthy engine's own line: whether that engine lives, its health probes
+     * tell; only between tokens does silence mean a fault. */
+    uint64_t stall_ns = io->config.stall_ms * K2_NS_PER_MS;
+    uint64_t first_ns = FIRST_FACTOR * K2_MAX(stall_ns, io->config.wait_ms * K2_NS_PER_MS);
     k2_http_call_spec spec = {.method = "POST",
                               .url = url,
                               .headers = headers,
