@@ -147,7 +147,7 @@ static void drain_begin(proxy *p)
 static void on_signal(void *arg, int signum)
 {
     proxy *p = arg;
-    if (p->worker) return; /* the master decides: a terminal's Ctrl-C reaches all processes at once */
+    if (p->worker && signum == SIGINT) return; /* Ctrl-C reaches all processes at once, and the master decides: it sends STOP */
     K2_LOG_INFO(p->log, "signal %d: %s", signum, p->stopping ? "ending at once" : "finishing what runs");
     if (p->stopping) k2_loop_stop(p->loop);
     drain_begin(p);
