@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -259,6 +260,49 @@ static void an_io_stream_may_outlive_its_child_and_the_other_way(void **state)
     k2_child_abandon(c);
 }
 
+/* ---- the n-th descriptor cannot be had -------------------------------------------------------------------------------- */
+
+static int open_fds(void)
+{
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++) n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+static void every_descriptor_may_be_the_last(void **state)
+{
+    bench *b = *state;
+    b->child = spawn(b, SH("true")); /* what the loop itself needs for children is there after the first */
+    run_to_exit(b);
+    char *out = k2_asprintf("%s/out", b->dir);
+    k2_child_spec spec = {.argv = SH("exit 5"),
+                          .stdout_path = out,
+                          .stderr_path = out,
+                          .io = &io_ops,
+                          .io_arg = b,
+                          .on_exit = on_exit_stop,
+                          .arg = b};
+    struct rlimit before, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    int fds = open_fds(), failed = 0;
+    for (bool started = false; !started; failed++) {
+        few = (struct rlimit){.rlim_cur = (rlim_t)(fds + failed), .rlim_max = before.rlim_max};
+        k2_error err = {0};
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        k2_child *c = k2_child_spawn(b->loop, &spec, &err);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+        started = c != NULL;
+        if (started) break;
+        assert_true(err.text[0] != 0 && err.code == K2_IO);
+        assert_int_equal(open_fds(), fds); /* nothing half-done */
+        assert_true(failed < 20);
+    }
+    assert_true(failed >= 4);
+    run_to_exit(b);
+    assert_int_equal(b->code, 5);
+    k2_free(out);
+}
+
 /* ---- the end ------------------------------------------------------------------------------------------------------ */
 
 static void abandon_one_in_anothers_exit(void *arg, int exit_code, int term_signal)
@@ -364,6 +408,7 @@ int main(int argc, char **argv)
         T(what_cannot_start_says_why),
         T(a_filter_is_written_and_read),
         T(an_io_stream_may_outlive_its_child_and_the_other_way),
+        T(every_descriptor_may_be_the_last),
         T(abandoned_children_are_not_heard_of),
         T(the_loops_end_kills_and_tells),
         T(kill_9_of_the_parent_kills_the_child),
