@@ -253,9 +253,13 @@ void k2i_px_job_relay(k2i_px_job *job)
 {
     K2_ASSERT(!job->begun);
     tell_done(job);
-    k2_openai_error e;
-    k2_openai_read_error(job->reply.data ? job->reply.data : "", job->reply.len, job->status, &e);
-    k2i_px_respond_error(job->io, job->client, &e, 0);
+    if (job->reply.len > 0 && strncmp(job->content_type, "application/json", 16) == 0) {
+        k2_http_respond(job->client, job->status, "application/json", job->reply.data, job->reply.len);
+    } else {
+        k2_openai_error e;
+        k2_openai_read_error(job->reply.data ? job->reply.data : "", job->reply.len, job->status, &e);
+        k2i_px_respond_error(job->io, job->client, &e, 0);
+    }
     finished(job);
 }
 

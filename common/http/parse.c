@@ -9,7 +9,7 @@ typedef llhttp_t parser_t;
 typedef llhttp_settings_t settings_t;
 #define PARSER_PAUSE(p)        HPE_PAUSED
 #define PARSER_METHOD(p)       llhttp_method_name((llhttp_method_t)(p)->method)
-#define PARSER_WHY(p, code)    llhttp_get_error_reason(p)
+#define PARSER_WHY(p, code)    ((void)(code), llhttp_get_error_reason(p))
 #define PARSER_TOO_LARGE(code) false
 typedef llhttp_errno_t errno_t;
 static uint64_t parser_body_bytes(const parser_t *p)
@@ -185,7 +185,7 @@ void k2i_http_msg_reset(k2i_http_msg *m, bool request)
 static void parser_error(k2i_http_msg *m, errno_t code)
 {
     if (m->error_status) return;
-    m->error_status = PARSER_TOO_LARGE(code) ? 431 : 400;
+    m->error_status = PARSER_TOO_LARGE(code) ? 431 : code == HPE_INVALID_VERSION ? 505 : 400;
     m->why = PARSER_WHY(&m->parser, code);
 }
 
