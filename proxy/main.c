@@ -223,8 +223,6 @@ static k2_code listen_at(proxy *p, const char *address, uint16_t *port, char hos
 {
     k2_code code = k2_hostport_parse(address, host, port, err);
     if (code == K2_OK) code = k2i_px_io_listen(p->io, host, *port, port, err);
-    if (code == K2_OK)
-        K2_LOG_INFO(p->log, strchr(host, ':') ? "listening url=http://[%s]:%u" : "listening url=http://%s:%u", host, *port);
     return code;
 }
 
@@ -239,6 +237,11 @@ static void tell_status(void *arg)
         {"engines_ready", s.ready},  {"retried", (double)s.retried}, {"moved", (double)s.moved},
         {"failed", (double)s.failed}};
     k2_net_worker_status(p->worker, p->stopping ? "stopping" : "serving", gauges, K2_COUNT(gauges));
+}
+
+static void log_address(proxy *p, const char *host, uint16_t port)
+{
+    K2_LOG_INFO(p->log, strchr(host, ':') ? "listening url=http://[%s]:%u" : "listening url=http://%s:%u", host, port);
 }
 
 /* The configuration comes after we had to tell an address, so the one that it names is a second one. */
@@ -259,6 +262,7 @@ static void on_welcome(void *arg, const k2_msg *msg)
         die(p, &err);
         return;
     }
+    if (own) log_address(p, host, port);
     k2i_px_io_config config = io_config(c);
     k2i_px_io_configure(p->io, &config);
     tell_status(p);
@@ -324,6 +328,7 @@ static k2_code run(proxy *p, k2_error *err)
     k2_code code = listen_at(p, address, &port, host, err);
     if (code == K2_OK && p->o->master) code = join_master(p, host, port, err);
     if (code == K2_OK) {
+        log_address(p, host, port);
         p->signals[0] = k2_loop_signal(p->loop, SIGINT, on_signal, p);
         p->signals[1] = k2_loop_signal(p->loop, SIGTERM, on_signal, p);
         if (!p->o->master) stand_alone(p, host, port);
