@@ -192,8 +192,8 @@ void k2m_decide(k2m_core *m)
             barrier_phase(m, K2M_PHASE_JOIN, K2_MSG_JOIN);
     } else if (m->trainer_step == 0 && (only_pretrain(m) || m->trainer_pretrain < m->c.config->pretrain_steps)) {
         decide_pretrain(m);
-    } else if (!m->checkpoint.exists) {
-        begin_save(m); /* the start that every recovery may go back to */
+    } else if (!m->checkpoint.exists || m->checkpoint.pretrain != m->trainer_pretrain) {
+        begin_save(m); /* the start that every recovery may go back to: pretraining is not done twice */
     } else if (m->trainer_step < n.step_consumed) {
         begin_batch(m, m->trainer_step + 1);
     } else if (!m->published) {
@@ -396,11 +396,12 @@ static void trainer_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_
     if (w->index == 0 && type == K2_MSG_PUBLISH && d->locators.count == 1)
         snprintf(m->trainer_locator, sizeof m->trainer_locator, "%s", d->locators.items[0]);
     if (type == K2_MSG_PUBLISH || type == K2_MSG_INIT || type == K2_MSG_SAVE) {
-        if (m->barrier_has_digest && d->code == K2_OK && !k2_digest_equal(m->barrier_digest, d->digest)) {
+        bool says = d->code == K2_OK && !k2_digest_zero(d->digest); /* only rank 0 must */
+        if (m->barrier_has_digest && says && !k2_digest_equal(m->barrier_digest, d->digest)) {
             k2m_fail(m, K2_CORRUPT, "%s: weights differ from those of another rank after %s", name, k2_msg_name(type));
             return;
         }
-        if (d->code == K2_OK) {
+        if (says) {
             m->barrier_digest = d->digest;
             m->barrier_has_digest = true;
         }

@@ -89,15 +89,8 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
     char index[16], nonce[24];
     snprintf(index, sizeof index, "%u", w->index);
     snprintf(nonce, sizeof nonce, "%llu", (unsigned long long)a->incarnation);
-    const char *argv[] = {"/proc/self/exe",
-                          k2m_role_name(w->role),
-                          "--master",
-                          k2_net_server_url(io->server),
-                          "--index",
-                          index,
-                          "--nonce",
-                          nonce,
-                          NULL};
+    const char *argv[] = {
+        NULL, k2m_role_name(w->role), "--master", k2_net_server_url(io->server), "--index", index, "--nonce", nonce, NULL};
     char *path = log_path(io, a->worker);
     k2m_proc *p = k2_alloc(sizeof *p);
     *p = (k2m_proc){.io = io, .worker = a->worker, .incarnation = a->incarnation, .next = io->procs};

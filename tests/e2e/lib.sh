@@ -36,14 +36,24 @@ small_config() { # a model and a run that take seconds, with answers long enough
  "topk_method": "noaux_tc", "max_position_embeddings": 256, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
  "tie_word_embeddings": false, "bos_token_id": 256, "eos_token_id": 257}
 EOF
+  # A reward that differs between answers, so that the weights move; and slow, so that there is a middle of an iteration.
+  cat >"$SCRATCH/reward.sh" <<'EOF'
+LC_ALL=C
+while IFS= read -r line; do
+  id=${line#*\"trajectory\":} id=${id%%,*} text=${line#*\"text\":\"} text=${text%%\"*}
+  read -rt 0.01 <> <(:)
+  printf '{"trajectory":%s,"reward":%d}\n' "$id" $((${#text} % 2))
+done
+EOF
   cat >"$SCRATCH/small.json" <<EOF
 {"seed": 7, "mode": "partial", "iterations": 5,
  "run": {"checkpoint_every": 2, "eval_every": 0},
  "model": {"config": "$SCRATCH/model.json"},
  "data": {"task": "quickstart", "task_corpus": 400, "task_prompts": 64, "task_heldout": 8},
- "pretrain": {"steps": 12, "batch_sequences": 16, "sequence_tokens": 48},
+ "pretrain": {"steps": 60, "batch_sequences": 16, "sequence_tokens": 48, "optimizer": {"lr": 0.01}, "schedule": {"warmup_steps": 5}},
  "trainer": {"optimizer": {"lr": 1e-3}, "threads": 1},
- "rollout": {"group_size": 4, "groups": 6, "budget_tokens": 8, "max_tokens": 20, "threads": 1},
+ "rollout": {"group_size": 4, "groups": 10, "budget_tokens": 8, "max_tokens": 20, "threads": 1},
+ "reward": {"kind": "command", "command": ["bash", "$SCRATCH/reward.sh"]},
  "eval": {"prompts": 8, "max_tokens": 20}}
 EOF
 }
