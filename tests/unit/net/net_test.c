@@ -341,6 +341,9 @@ static void the_server_may_be_closed_inside_a_request(void **state)
 
 static void too_many_requests_are_refused(void **state)
 {
+#ifdef __SANITIZE_THREAD__
+    skip(); /* so many requests take longer there than the time after which they are asked again, which changes the counts */
+#endif
     bench *b = *state;
     b->hold = true;
     listen_and_dial(b);
