@@ -11,7 +11,8 @@ iteration_runs() { grep -q "\"iteration\": *$1" "$SCRATCH/$2/metrics.jsonl"; } #
 for role in rollout trainer proxy; do
   start "kill_$role" --set rollout.workers=2
   await "iteration 2 of kill_$role" "iteration_runs 2 kill_$role"
-  victim=$(workers "$role" "$master" | head -n 1)
+  victim=$(workers "$role" "$master")
+  victim=${victim%%$'\n'*}
   [ -n "$victim" ] || fail "no $role process found"
   kill -9 "$victim"
   wait "$wrapper_of" || fail "the run whose $role was killed ended with status $?"
@@ -20,7 +21,7 @@ for role in rollout trainer proxy; do
 done
 
 start kill_master
-await "iteration 3 of kill_master" "iteration_runs 3 kill_master"
+await "iteration 2 of kill_master" "iteration_runs 2 kill_master"
 left=$(for role in rollout trainer proxy; do workers "$role" "$master"; done)
 [ -n "$left" ] || fail "the master had no workers"
 kill -9 "$master"

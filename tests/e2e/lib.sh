@@ -41,7 +41,7 @@ EOF
 LC_ALL=C
 while IFS= read -r line; do
   id=${line#*\"trajectory\":} id=${id%%,*} text=${line#*\"text\":\"} text=${text%%\"*}
-  read -rt 0.01 <> <(:)
+  read -rt 0.02 <> <(:)
   printf '{"trajectory":%s,"reward":%d}\n' "$id" $((${#text} % 2))
 done
 EOF
@@ -92,14 +92,16 @@ child_of() { # the first process whose parent is $1
   return 1
 }
 
-# Process ids of the workers with this role (trainer, rollout, proxy) that belong to a run directory's master socket.
+# Process ids of the workers with this role (trainer, rollout, proxy) of a master.
 workers() {
-  local cmd pid
-  for cmd in /proc/[0-9]*/cmdline; do
-    pid=${cmd#/proc/}
-    pid=${pid%/cmdline}
-    tr '\0' ' ' 2>/dev/null <"$cmd" | grep -q "k2rl $1 .*--master" || continue
-    [ "$(awk '{sub(/.*\) /, ""); print $2}' "/proc/$pid/stat" 2>/dev/null)" = "$2" ] && echo "$pid"
+  local stat pid rest cmd
+  for stat in /proc/[0-9]*/stat; do
+    read -r pid rest 2>/dev/null <"$stat" || continue
+    rest=${rest##*) }
+    rest=${rest#* }
+    [ "${rest%% *}" = "$2" ] || continue
+    cmd=$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") || continue
+    [[ $cmd == *"k2rl $1 "*--master* ]] && echo "$pid"
   done
   return 0
 }
