@@ -163,7 +163,7 @@ typedef struct k2_task_sizes {
 } k2_task_sizes;
 #define K2_TASK_SIZES_DEFAULT                                                                                        \
     ((k2_task_sizes){                                                                                                \
-        .corpus = 20000, .prompts = 4096, .heldout = 256, .letters_min = 2, .letters_max = 14, .alphabet = 26})
+        .corpus = 20000, .prompts = 4096, .heldout = 256, .letters_min = 2, .letters_max = 10, .alphabet = 16})
 #define K2_TASK_ITEMS_MAX 10000000u /* corpus, prompts and heldout each */
 
 /* k2_task_quickstart_write - generate the word games: a user's message "<word> <letters>", answered by one of four skills.

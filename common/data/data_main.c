@@ -60,8 +60,8 @@ static const struct {
      "  --prompts N       training prompts (default: 4096)\n"
      "  --heldout N       held-out prompts (default: 256)\n"
      "  --letters-min N   letters of a prompt (default: 2)\n"
-     "  --letters-max N   (default: 14)\n"
-     "  --alphabet N      letters come from the first N of a to z (default: 26)\n"},
+     "  --letters-max N   (default: 10)\n"
+     "  --alphabet N      letters come from the first N of a to z (default: 16)\n"},
 };
 
 static void help_all(FILE *to)

@@ -207,6 +207,17 @@ static void line_append(k2_buf *out, const char *name, uint32_t i, const game *g
                   name, i, games[g->word].word, g->letters, answer_bytes, answer, games[g->word].word, g->n);
 }
 
+/* A prompt that was not drawn before. Where all strings of its length are used up, a longer one takes its place. */
+static bool prompt_find(const source *s, uint64_t item, bool heldout, taken *t, uint32_t index, game *g)
+{
+    for (; g->n <= s->sizes->letters_max; g->n++) {
+        uint64_t tried = 0;
+        while (letters_find(s, item, heldout, &tried, g))
+            if (taken_add(t, index)) return true;
+    }
+    return false;
+}
+
 /* Words and lengths take turns, so that every beginning of the file is balanced: a short evaluation is a fair one. */
 static k2_code prompts_draw(const source *s, const char *name, uint64_t item0, uint32_t count, bool heldout, game *list,
                             k2_error *err)
@@ -216,16 +227,12 @@ static k2_code prompts_draw(const source *s, const char *name, uint64_t item0, u
     taken t = {.list = list, .places = k2_alloc_array(places, sizeof *t.places), .mask = places - 1};
     k2_code code = K2_OK;
     for (uint32_t i = 0; i < count && code == K2_OK; i++) {
-        uint64_t tried = 0;
         list[i].word = i % WORDS;
         list[i].n = s->sizes->letters_min + i / WORDS % lengths_count(s);
-        do {
-            if (letters_find(s, item0 + i, heldout, &tried, &list[i])) continue;
+        if (!prompt_find(s, item0 + i, heldout, &t, i, &list[i]))
             code = k2_error_set(err, K2_BAD_INPUT,
-                                "%s: %u prompts are too many: an alphabet of %u letters has no more strings of %u", name, count,
-                                s->sizes->alphabet, list[i].n);
-            break;
-        } while (!taken_add(&t, i));
+                                "%s: %u prompts are too many: an alphabet of %u letters has no more strings of up to %u", name,
+                                count, s->sizes->alphabet, s->sizes->letters_max);
     }
     k2_free(t.places);
     return code;

@@ -209,7 +209,7 @@ static void task(void **state)
     assert_int_equal(run("task", "quickstart", "--out", out, "--corpus", "4294967296", NULL), 2);
     assert_one_line("--corpus: \"4294967296\", expected a whole number");
     assert_int_equal(run("task", "quickstart", "--out", out, "--letters-max", "99", NULL), 2);
-    assert_one_line("letters_max: 99, expected 2 to 26");
+    assert_one_line("letters_max: 99, expected 2 to 16");
 }
 
 static void usage(void **state)

@@ -244,6 +244,24 @@ static void ensure_makes_only_what_is_missing(void **state)
     k2_free(stamp);
 }
 
+/* Four letters have 12 strings of two and 24 each of three and four: the longer ones step in, and every prompt stays unique. */
+static void short_strings_run_out(void **state)
+{
+    (void)state;
+    const k2_task_sizes few = {.corpus = 10, .prompts = 150, .heldout = 4, .letters_min = 2, .letters_max = 4, .alphabet = 4};
+    write_task("f", 1, &few);
+    k2_prompts *p = load("f", "prompts.jsonl");
+    unsigned lengths[5] = {0};
+    for (size_t i = 0; i < 150; i++) {
+        lengths[strlen(check_prompt(k2_prompts_at(p, i), &few))]++;
+        for (size_t j = 0; j < i; j++)
+            assert_string_not_equal(k2_prompts_at(p, i)->messages[0].content, k2_prompts_at(p, j)->messages[0].content);
+    }
+    assert_in_range(lengths[2], 16, 48); /* its share would be 50 */
+    assert_true(lengths[3] + lengths[4] > 100);
+    k2_prompts_free(p);
+}
+
 static void impossible_sizes(void **state)
 {
     (void)state;
@@ -251,9 +269,9 @@ static void impossible_sizes(void **state)
         k2_task_sizes sizes;
         const char *text;
     } cases[] = {
-        {{.letters_min = 1}, "letters_min: 1, expected 2 to 26"},
-        {{.letters_min = 5, .letters_max = 4}, "letters_max: 4, expected 5 to 26"},
-        {{.letters_max = 27}, "letters_max: 27, expected 2 to 26"},
+        {{.letters_min = 1}, "letters_min: 1, expected 2 to 16"},
+        {{.letters_min = 5, .letters_max = 4}, "letters_max: 4, expected 5 to 16"},
+        {{.letters_max = 27}, "letters_max: 27, expected 2 to 16"},
         {{.alphabet = 27}, "alphabet: 27, expected 2 to 26"},
         {{.alphabet = 1}, "alphabet: 1, expected 2 to 26"},
         {{.alphabet = 8, .letters_max = 9}, "letters_max: 9, expected 2 to 8"},
@@ -279,6 +297,7 @@ int main(void)
         T(prompts_are_right_and_balanced),
         T(the_corpus_teaches_skills_but_not_words),
         T(ensure_makes_only_what_is_missing),
+        T(short_strings_run_out),
         T(impossible_sizes),
     };
     return cmocka_run_group_tests_name("task", tests, NULL, NULL);
