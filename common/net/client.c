@@ -5,8 +5,8 @@
 #include <nng/protocol/reqrep0/req.h>
 #include <string.h>
 
-#define RESEND_MS                                                                                                              \
-    5000 /* a reply can only be lost with its connection, and then nng sends again at once; this is the net below */
+/* A reply is only lost with its connection, and then nng sends again at once; this is the net below. */
+#define RESEND_MS        20000
 #define RECONNECT_MIN_MS 20
 #define RECONNECT_MAX_MS 500
 

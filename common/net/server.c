@@ -19,15 +19,14 @@ typedef struct slot {
     k2_net_server *server;
     nng_ctx ctx;
     nng_aio *aio;
-    nng_msg *msg;      /* between arrival and the loop */
-    struct slot *twin; /* further slots of the same call: the request came again */
-    bool sending;      /* changed only while nng does not have the aio */
+    nng_msg *msg; /* between arrival and the loop */
+    bool sending; /* changed only while nng does not have the aio */
 } slot;
 
 struct k2_net_call {
     k2_net_server *server;
     struct k2_net_call *next, *prev;
-    slot *slots;
+    slot *slot; /* the newest that this request came through */
     k2i_key key;
     uint64_t cmd;
 };
@@ -97,7 +96,6 @@ static void slot_send(slot *s, const void *bytes, size_t n)
     nng_msg *msg;
     K2_ASSERT(nng_msg_alloc(&msg, 0) == 0 && nng_msg_append(msg, bytes, n) == 0);
     s->server->idle++;
-    s->twin = NULL;
     s->sending = true;
     nng_aio_set_msg(s->aio, msg);
     nng_ctx_send(s->ctx, s->aio);
@@ -169,8 +167,11 @@ static void request_deliver(slot *s, const k2_msg *msg)
     }
     k2_net_call *call = call_find(server, key);
     if (call) {
-        s->twin = call->slots;
-        call->slots = s;
+        /* Sent again, over a new connection or because the reply takes long: the newest way back is the one that stands. The
+         * older context forgets its request by receiving. */
+        server->idle++;
+        nng_ctx_recv(call->slot->ctx, call->slot->aio);
+        call->slot = s;
         return;
     }
     if (k2_msg_class_of(msg->type) != K2_MSG_CLASS_REQUEST) {
@@ -178,7 +179,7 @@ static void request_deliver(slot *s, const k2_msg *msg)
         return;
     }
     call = k2_alloc(sizeof *call);
-    *call = (k2_net_call){.server = server, .slots = s, .key = key, .cmd = msg->cmd};
+    *call = (k2_net_call){.server = server, .slot = s, .key = key, .cmd = msg->cmd};
     call_link(server, call);
     server->on_request(server->arg, call, msg);
 }
@@ -227,10 +228,7 @@ void k2_net_reply(k2_net_call *call, const k2_msg *reply)
         K2_ASSERT(k2_wire_encode(&refused, &server->buf, NULL) == K2_OK);
     }
     k2i_replies_put(server->replies, call->key, server->buf.data, server->buf.len);
-    for (slot *s = call->slots, *twin; s; s = twin) {
-        twin = s->twin;
-        slot_send(s, server->buf.data, server->buf.len);
-    }
+    slot_send(call->slot, server->buf.data, server->buf.len);
     call_unlink(call);
     k2_free(call);
 }

@@ -15,8 +15,8 @@
 
 #include <cmocka.h>
 
-#define GUARD_NS    (30 * K2_NS_PER_S)
-#define DEADLINE_NS (20 * K2_NS_PER_S)
+#define GUARD_NS    (100 * K2_NS_PER_S)
+#define DEADLINE_NS (100 * K2_NS_PER_S)
 
 typedef struct bench {
     k2_loop *loop;
@@ -184,25 +184,28 @@ static raw raw_send(const bench *b, const void *bytes, size_t n)
     raw r;
     assert_int_equal(nng_req0_open(&r.socket), 0);
     assert_int_equal(nng_socket_set_ms(r.socket, NNG_OPT_RECVTIMEO, 10000), 0);
+    assert_int_equal(nng_socket_set_ms(r.socket, NNG_OPT_REQ_RESENDTIME, 50), 0);
     assert_int_equal(nng_dial(r.socket, k2_net_server_url(b->server), NULL, 0), 0);
     assert_int_equal(nng_send(r.socket, (void *)(uintptr_t)bytes, n, 0), 0);
     return r;
 }
 
-static void raw_receive(raw *r, k2_msg *out)
+/* False where nothing has come yet. */
+static bool raw_receive(raw *r, k2_msg *out)
 {
     void *bytes;
     size_t n;
-    assert_int_equal(nng_recv(r->socket, &bytes, &n, NNG_FLAG_ALLOC), 0);
+    if (nng_recv(r->socket, &bytes, &n, NNG_FLAG_ALLOC | NNG_FLAG_NONBLOCK) != 0) return false;
     assert_int_equal(k2_wire_decode(bytes, n, out, NULL), K2_OK);
     nng_free(bytes, n);
     nng_close(r->socket);
+    return true;
 }
 
 static void turn_until_idle(bench *b)
 {
     /* What arrived is in the inbox before this timer: nng's threads had their time while the loop slept in it. */
-    k2_timer *t = k2_timer_start(b->loop, 100 * K2_NS_PER_MS, 0, (void (*)(void *))k2_loop_stop, b->loop);
+    k2_timer *t = k2_timer_start(b->loop, 20 * K2_NS_PER_MS, 0, (void (*)(void *))k2_loop_stop, b->loop);
     k2_loop_run(b->loop);
     k2_timer_stop(t);
 }
@@ -219,20 +222,22 @@ static void a_request_that_comes_again_takes_effect_once(void **state)
     raw first = raw_send(b, bytes.data, bytes.len);
     until(b, &b->requests, 1);
     raw second = raw_send(b, bytes.data, bytes.len); /* while the first waits for its reply */
-    turn_until_idle(b);
+    for (int i = 0; i < 10; i++) turn_until_idle(b); /* both come again and again meanwhile */
     assert_int_equal(b->requests, 1);
     k2_net_reply(b->held[0], &(k2_msg){.type = K2_MSG_ACK});
     raw third = raw_send(b, bytes.data, bytes.len); /* after the reply */
     turn_until_idle(b);
     assert_int_equal(b->requests, 1);
+    /* The way back is that of the newest; the first asks again by itself, and is answered from memory. */
     raw *all[] = {&first, &second, &third};
     for (size_t i = 0; i < 3; i++) {
         k2_msg reply;
-        raw_receive(all[i], &reply);
+        while (!raw_receive(all[i], &reply)) turn_until_idle(b);
         assert_int_equal(reply.type, K2_MSG_ACK);
         assert_true(reply.seq == 77 && reply.worker == 1 && reply.incarnation == 2 && reply.cmd == 3);
         k2_msg_free(&reply);
     }
+    assert_int_equal(b->requests, 1);
     k2_buf_fini(&bytes);
 }
 
@@ -241,9 +246,8 @@ static void garbage_is_refused_and_not_delivered(void **state)
     bench *b = *state;
     listen_and_dial(b);
     raw r = raw_send(b, "garbage", 7);
-    turn_until_idle(b);
     k2_msg reply;
-    raw_receive(&r, &reply);
+    while (!raw_receive(&r, &reply)) turn_until_idle(b);
     assert_int_equal(reply.type, K2_MSG_REFUSED);
     assert_int_equal(reply.refused.code, K2_BAD_INPUT);
     assert_true(reply.refused.text[0] != 0);
@@ -253,8 +257,7 @@ static void garbage_is_refused_and_not_delivered(void **state)
     k2_buf_init(&bytes, 10000);
     assert_int_equal(k2_wire_encode(&(k2_msg){.type = K2_MSG_STOP}, &bytes, NULL), K2_OK);
     r = raw_send(b, bytes.data, bytes.len);
-    turn_until_idle(b);
-    raw_receive(&r, &reply);
+    while (!raw_receive(&r, &reply)) turn_until_idle(b);
     assert_string_equal(reply.refused.text, "this message is no request");
     k2_msg_free(&reply);
     k2_buf_fini(&bytes);
