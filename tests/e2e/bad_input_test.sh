@@ -23,7 +23,7 @@ refuse 'cfg' "$K2RL" master
 refuse 'nowhere.json' "$K2RL" master --cfg nowhere.json
 refuse 'unknown option|--frob' "$K2RL" master --cfg small.json --frob
 master 'trainer.rank: unknown key, did you mean trainer.ranks\?' --set trainer.rank=2
-master 'iterations: found .*, expected a whole number' --set iterations=many
+master 'iterations: found .*, expected' --set iterations=many
 master 'trainer.ranks: found 3, expected a divisor' --set trainer.ranks=3
 master 'mode: found "fast"' --set mode=fast
 
@@ -51,7 +51,7 @@ master 'model.safetensors' --set model.config= --set model.dir=no-weights
 printf '{"prompt": "copy a", "answer": "a"}\n{"prompt": "copy b", "answer": \n' >faulty.jsonl
 master 'faulty.jsonl:2' --set data.prompts=faulty.jsonl --set data.heldout=faulty.jsonl
 printf '{"prompt": "copy a"}\n' >no-answer.jsonl
-master 'no-answer.jsonl:1.*answer' --set data.prompts=no-answer.jsonl --set data.heldout=no-answer.jsonl
+master 'no-answer.jsonl:1.*answer' --set reward.kind=exact --set 'reward.command=[]' --set data.prompts=no-answer.jsonl --set data.heldout=no-answer.jsonl
 printf 'one two three\n' >text.txt
 "$K2RL" data text2idx corpus text.txt >/dev/null
 printf x >>corpus.bin
