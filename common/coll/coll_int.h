@@ -6,9 +6,9 @@
  *   4096  slot 0      of rounds 0, 2, 4 ...:  64 bytes of k2i_round_head, then bytes_max of data
  *    ...  slot 1      of rounds 1, 3, 5 ...
  *
- * One round: write the slot, publish its number, wait until every peer has published that number, read from them. Two slots are enough
- * without any acknowledgement: whoever publishes round n+1 has read everything of round n, and nobody writes round n+2
- * before all others have published n+1.
+ * One round: write the slot, publish its number, wait until every peer has published that number, read from them. Two
+ * slots are enough without any acknowledgement: whoever publishes round n+1 has read everything of round n, and nobody
+ * writes round n+2 before all others have published n+1.
  */
 #ifndef K2_COMMON_COLL_INT_H
 #define K2_COMMON_COLL_INT_H

@@ -1,14 +1,15 @@
 /* xfer - bytes move by one-sided reads: a process offers memory, others read it when they like, every chunk is verified.
  *
- * Nouns: a `k2_xfer` is an engine with one transport for the memory it offers; a `k2_xfer_segment` is memory offered for reading,
- * found by its locator (a string with a 128-bit nonce; who does not know it is refused); a `k2_xfer_remote` is a segment of some
- * process, opened by locator; a `k2_xfer_batch` is a list of reads, cut into chunks, on its way.
+ * Nouns: a `k2_xfer` is an engine with one transport for the memory it offers; a `k2_xfer_segment` is memory offered for
+ * reading, found by its locator (a string with a 128-bit nonce; who does not know it is refused); a `k2_xfer_remote` is a
+ * segment of some process, opened by locator; a `k2_xfer_batch` is a list of reads, cut into chunks, on its way.
  *
  * An engine opens locators of every transport it knows, whatever it offers itself: a list of sources may mix shm and tcp.
  * Lifetime: the engine outlives its segments, remotes and batches; a remote outlives the batches that name it.
  *
- * Locators: `self:<id>:<bytes>:<nonce>`, `shm:<pid>:<fd>:<bytes>:<nonce>`, `tcp:<address>:<port>:<id>:<bytes>:<nonce>`; nonce is 32 hex
- * digits; an IPv6 address stands in brackets. A locator lets its reader in: hand it on over trusted ways only and keep it out of logs.
+ * Locators: `self:<id>:<bytes>:<nonce>`, `shm:<pid>:<fd>:<bytes>:<nonce>`, `tcp:<address>:<port>:<id>:<bytes>:<nonce>`;
+ * nonce is 32 hex digits; an IPv6 address stands in brackets. A locator lets its reader in: hand it on over trusted ways
+ * only and keep it out of logs.
  *
  * Times: `deadline_ns` parameters are absolute (k2_now_ns); fields of the config are lengths of time.
  * "hash" is always k2_hash64(bytes, n, 0).
@@ -20,7 +21,7 @@
 
 #include <stdatomic.h>
 
-#define K2_XFER_LOCATOR_MAX    192u         /* bytes of a locator with its terminator: prefix, IPv6 address, four numbers, nonce */
+#define K2_XFER_LOCATOR_MAX    192u         /* bytes of a locator with its terminator: IPv6 address, four numbers, nonce */
 #define K2_XFER_CHUNK_BYTES    (1ull << 20) /* default chunk: two of them fit a core's level 2 cache on what we run on */
 #define K2_XFER_CHUNK_MIN      4096ull      /* below this the header of a chunk is no longer small against it */
 #define K2_XFER_CHUNK_MAX      (64ull << 20) /* largest single read: bounds what a peer can ask for in one reply */
@@ -52,19 +53,21 @@ typedef struct k2_xfer_config {
     uint32_t retries;      /* rounds over all sources of a chunk after the first one; 0 = none */
     uint64_t deadline_ns;  /* one attempt at one chunk, and connecting; 0 = 10 s */
     uint64_t backoff_ns;   /* pause after the first failed round, doubled each time up to 100 times itself; 0 = 5 ms */
-    const k2_xfer_ops *const *ops; /* NULL-terminated list to use instead of the built-in one: how tests put a wrapper in between */
+    const k2_xfer_ops *const *ops; /* ends with NULL; instead of the built-in list: how tests put a wrapper in between */
 } k2_xfer_config;
 
 /* k2_xfer_open - start an engine: its threads, and for tcp its listening socket.
  *
- * errors   BAD_INPUT names the field: unknown transport, a host that is no address of this machine, numbers out of range; IO
+ * errors   BAD_INPUT names the field: unknown transport, a host that is no address of this machine, numbers out of range;
+ *          IO
  * threads  every function of this header may be called from any thread, except where one object is being closed
  */
 k2_code k2_xfer_open(const k2_xfer_config *config, k2_xfer **out, k2_error *err);
 /* Stops the threads. Segments, remotes and batches must be gone: asserted. NULL is fine. */
 void k2_xfer_close(k2_xfer *x);
 
-/* What the engine has served and refused since it was opened. self and shm readers come without asking: they count nothing here. */
+/* What the engine has served and refused since it was opened. self and shm readers come without asking: they count nothing
+ * here. */
 typedef struct k2_xfer_stats {
     uint64_t served_bytes, served_chunks;
     uint64_t refused;        /* requests with an unknown segment or a wrong nonce */
@@ -77,15 +80,17 @@ void k2_xfer_stats_get(k2_xfer *x, k2_xfer_stats *out);
 
 /* k2_xfer_segment_create - offer `bytes` of new, zeroed memory, aligned to 4096.
  *
- * memory   the engine's; it lives until k2_xfer_segment_destroy, and for readers that hold a mapping (self, shm) until they let go
- * keeps    the caller may write at any time; readers see torn bytes while it does. So write first and hand the locator out afterwards,
- *          or give readers a word to wait for (k2_xfer_segment_signal)
+ * memory   the engine's; it lives until k2_xfer_segment_destroy, and for readers that hold a mapping (self, shm) until
+ *          they let go
+ * keeps    the caller may write at any time; readers see torn bytes while it does. So write first and hand the locator out
+ *          afterwards, or give readers a word to wait for (k2_xfer_segment_signal)
  * errors   LIMIT (bytes of 0 or above K2_XFER_SEGMENT_MAX), FULL, NO_MEMORY, NO_SPACE, IO
  */
 k2_code k2_xfer_segment_create(k2_xfer *x, uint64_t bytes, k2_xfer_segment **out, k2_error *err);
 void *k2_xfer_segment_memory(const k2_xfer_segment *s);
 uint64_t k2_xfer_segment_bytes(const k2_xfer_segment *s);
-/* Lives as long as the segment. Ask for it after the segment is written: who got it from this call sees everything written before. */
+/* Lives as long as the segment. Ask for it after the segment is written: who got it from this call sees everything written
+ * before. */
 const char *k2_xfer_segment_locator(const k2_xfer_segment *s);
 /* k2_xfer_segment_signal - store `value` into the u64 at `offset` after everything written before, and wake who waits for it.
  *
@@ -93,29 +98,34 @@ const char *k2_xfer_segment_locator(const k2_xfer_segment *s);
  * errors   none; an offset that is outside or not a multiple of 8 is asserted
  */
 void k2_xfer_segment_signal(k2_xfer_segment *s, uint64_t offset, uint64_t value);
-/* Withdraw the memory at once. New readers, and tcp readers in between chunks, get PEER_REFUSED; who has it mapped keeps it. NULL is fine. */
+/* Withdraw the memory at once. New readers, and tcp readers in between chunks, get PEER_REFUSED; who has it mapped keeps
+ * it. NULL is fine. */
 void k2_xfer_segment_destroy(k2_xfer_segment *s);
 
 /* ---- remotes: segments opened by locator ----------------------------------------------------------------------- */
 
 /* k2_xfer_remote_open - parse a locator, reach its owner and prove that it is the very segment (size and nonce).
  *
- * errors   BAD_INPUT (malformed locator), UNSUPPORTED (unknown transport), PEER_REFUSED (not that segment any more), PEER_CLOSED (owner is
- *          gone), TIMEOUT. Texts never contain the nonce
+ * errors   BAD_INPUT (malformed locator), UNSUPPORTED (unknown transport), PEER_REFUSED (not that segment any more),
+ *          PEER_CLOSED (owner is gone), TIMEOUT. Texts never contain the nonce
  */
 k2_code k2_xfer_remote_open(k2_xfer *x, const char *locator, uint64_t deadline_ns, k2_xfer_remote **out, k2_error *err);
 void k2_xfer_remote_close(k2_xfer_remote *r); /* NULL is fine */
 uint64_t k2_xfer_remote_bytes(const k2_xfer_remote *r);
 const char *k2_xfer_remote_name(const k2_xfer_remote *r); /* the locator without its nonce: for errors and logs */
-/* The bytes themselves, read-only, where the transport maps them (self, shm); NULL elsewhere. Valid until the remote is closed. */
+/* The bytes themselves, read-only, where the transport maps them (self, shm); NULL elsewhere. Valid until the remote is
+ * closed. */
 const void *k2_xfer_remote_map(const k2_xfer_remote *r);
 
-/* k2_xfer_remote_wait - until the u64 at `offset` is at least `value`. Everything the owner wrote before its signal is then visible.
+/* k2_xfer_remote_wait - until the u64 at `offset` is at least `value`. Everything the owner wrote before its signal is
+ * then visible.
  *
  * memory   *seen (may be NULL) gets the word that ended the wait
- * errors   TIMEOUT; PEER_CLOSED as soon as the owner is known to be dead; PEER_REFUSED; BAD_INPUT (outside, or not a multiple of 8)
+ * errors   TIMEOUT; PEER_CLOSED as soon as the owner is known to be dead; PEER_REFUSED; BAD_INPUT (outside, or not a
+ *          multiple of 8)
  */
-k2_code k2_xfer_remote_wait(k2_xfer_remote *r, uint64_t offset, uint64_t value, uint64_t deadline_ns, uint64_t *seen, k2_error *err);
+k2_code k2_xfer_remote_wait(k2_xfer_remote *r, uint64_t offset, uint64_t value, uint64_t deadline_ns, uint64_t *seen,
+                            k2_error *err);
 
 typedef struct k2_xfer_remote_stats {
     uint64_t bytes, chunks; /* verified */
@@ -134,8 +144,8 @@ typedef struct k2_xfer_request {
     uint64_t offset, bytes;         /* bytes of 0 is a request that is done at once */
     void *local;                    /* undefined content until its chunk is counted as done */
     uint64_t chunk_bytes;           /* 0 = the engine's; with `hashes` it is the chunk size they were made for */
-    const uint64_t *hashes;         /* expected hash of each chunk (the last may be short), or NULL: then the transport's own check
-                                     * (tcp carries a hash of every chunk; self and shm copy within one machine's memory) */
+    const uint64_t *hashes;         /* expected hash of each chunk (the last may be short). NULL: the transport's own check, which
+                                     * is a hash of every chunk in tcp, and none in self and shm, which copy within one memory */
 } k2_xfer_request;
 
 /* Where a batch stands. Only verified bytes are counted. */
@@ -149,9 +159,10 @@ typedef struct k2_xfer_progress {
 
 /* k2_xfer_batch_submit - start reading.
  *
- * memory   requests, sources and hashes are copied or not needed after return, except `hashes` and `local`: they must stay until the
- *          batch is finished
- * errors   BAD_INPUT (a request outside its remote, no source, chunk size out of range), LIMIT (too many requests), FULL (batches)
+ * memory   requests, sources and hashes are copied or not needed after return, except `hashes` and `local`: they must stay
+ *          until the batch is finished
+ * errors   BAD_INPUT (a request outside its remote, no source, chunk size out of range), LIMIT (too many requests), FULL
+ *          (batches)
  * threads  the chunks are moved on the engine's threads; the first error stops the batch
  */
 k2_code k2_xfer_batch_submit(k2_xfer *x, const k2_xfer_request *requests, size_t count, k2_xfer_batch **out, k2_error *err);
@@ -160,8 +171,9 @@ bool k2_xfer_batch_poll(k2_xfer_batch *b, k2_xfer_progress *out);
 /* k2_xfer_batch_wait - until the batch is finished or the deadline has passed.
  *
  * keeps    the waiting thread moves chunks itself where that is mere copying (self, shm)
- * errors   OK only when every byte of every request is verified. TIMEOUT: it goes on; wait again, cancel or close it. Otherwise the error that
- *          ended it: it names request, chunk, every source's last failure by the last of them, and for CORRUPT both hashes
+ * errors   OK only when every byte of every request is verified. TIMEOUT: it goes on; wait again, cancel or close it.
+ *          Otherwise the error that ended it: it names request, chunk, every source's last failure by the last of them,
+ *          and for CORRUPT both hashes
  */
 k2_code k2_xfer_batch_wait(k2_xfer_batch *b, uint64_t deadline_ns, k2_error *err);
 /* Ask it to stop; it then finishes with CANCELED, unless it had finished already. */
@@ -173,8 +185,8 @@ void k2_xfer_batch_close(k2_xfer_batch *b);
  *
  * errors   as k2_xfer_batch_wait; TIMEOUT here is final
  */
-k2_code k2_xfer_read(k2_xfer_remote *r, uint64_t offset, uint64_t bytes, void *local, const uint64_t *hash, uint64_t deadline_ns,
-                     k2_error *err);
+k2_code k2_xfer_read(k2_xfer_remote *r, uint64_t offset, uint64_t bytes, void *local, const uint64_t *hash,
+                     uint64_t deadline_ns, k2_error *err);
 
 /* k2_xfer_copy_hash - copy and hash in one pass over memory: the copy is hashed piece by piece while it is still in the cache.
  *
@@ -197,7 +209,8 @@ typedef struct k2_xfer_locator {
     uint64_t id, bytes;
     k2_xfer_nonce nonce;
 } k2_xfer_locator;
-/* Strict: exactly the forms above, no leading zeros or signs, nothing behind. BAD_INPUT says what is wrong, without the nonce. */
+/* Strict: exactly the forms above, no leading zeros or signs, nothing behind. BAD_INPUT says what is wrong, without the
+ * nonce. */
 k2_code k2_xfer_locator_parse(const char *text, k2_xfer_locator *out, k2_error *err);
 void k2_xfer_locator_format(const k2_xfer_locator *l, bool with_nonce, char out[K2_XFER_LOCATOR_MAX]);
 
@@ -222,7 +235,8 @@ typedef struct k2_xfer_io {
     uint64_t hash;
 } k2_xfer_io;
 
-/* A transport. `t`, `s` and `r` are its own objects; the engine checks ranges and owns retries, sources, chunks and statistics. */
+/* A transport. `t`, `s` and `r` are its own objects; the engine checks ranges and owns retries, sources, chunks and
+ * statistics. */
 struct k2_xfer_ops {
     const char *name; /* prefix of its locators */
     k2_xfer_caps caps;
@@ -231,7 +245,8 @@ struct k2_xfer_ops {
     void (*close)(void *t);
     void (*stats)(void *t, k2_xfer_stats *out);
     /* New zeroed memory, and the locator's fields by which it is found. The nonce is given. */
-    k2_code (*segment_create)(void *t, uint64_t bytes, const k2_xfer_nonce *nonce, void **s, k2_xfer_locator *where, k2_error *err);
+    k2_code (*segment_create)(void *t, uint64_t bytes, const k2_xfer_nonce *nonce, void **s, k2_xfer_locator *where,
+                              k2_error *err);
     void *(*segment_memory)(void *s);
     void (*segment_signal)(void *s, uint64_t offset, uint64_t value);
     void (*segment_destroy)(void *s);

@@ -99,13 +99,15 @@ void k2i_server_segment_destroy(k2i_server_segment *s);
 /* Numeric address to socket address; false where it is none. */
 bool k2i_sockaddr(const char *host, uint16_t port, struct sockaddr_storage *out, socklen_t *len);
 
-k2_code k2i_client_open(const k2_xfer_config *config, const k2_xfer_locator *where, uint64_t deadline_ns, void **r, k2_error *err);
+k2_code k2i_client_open(const k2_xfer_config *config, const k2_xfer_locator *where, uint64_t deadline_ns, void **r,
+                        k2_error *err);
 k2_code k2i_client_read(void *r, k2_xfer_io *io, k2_error *err);
 k2_code k2i_client_wait(void *r, uint64_t offset, uint64_t value, uint64_t deadline_ns, uint64_t *seen, k2_error *err);
 void k2i_client_close(void *r);
 
-/* An owner writes, hands its locator on or signals, and one of its server threads reads. These are ordered, but the order runs through another
- * process, where C's memory model (and the tools that go by it) cannot follow. So it is said here: who hands on releases, who serves acquires. */
+/* An owner writes, hands its locator on or signals, and one of its server threads reads. These are ordered, but the order
+ * runs through another process, where C's memory model (and the tools that go by it) cannot follow. So it is said here:
+ * who hands on releases, who serves acquires. */
 extern atomic_uint k2i_order;
 static inline void k2i_order_release(void)
 {
