@@ -144,8 +144,8 @@ typedef struct k2_xfer_request {
     uint64_t offset, bytes;         /* bytes of 0 is a request that is done at once */
     void *local;                    /* undefined content until its chunk is counted as done */
     uint64_t chunk_bytes;           /* 0 = the engine's; with `hashes` it is the chunk size they were made for */
-    const uint64_t *hashes;         /* expected hash of each chunk (the last may be short). NULL: the transport's own check, which
-                                     * is a hash of every chunk in tcp, and none in self and shm, which copy within one memory */
+    const uint64_t *hashes;         /* expected hash of each chunk (the last may be short). NULL: the transport's own check,
+                                     * a hash of every chunk in tcp, none in self and shm, which copy within one memory */
 } k2_xfer_request;
 
 /* Where a batch stands. Only verified bytes are counted. */
@@ -159,8 +159,7 @@ typedef struct k2_xfer_progress {
 
 /* k2_xfer_batch_submit - start reading.
  *
- * memory   requests, sources and hashes are copied or not needed after return, except `hashes` and `local`: they must stay
- *          until the batch is finished
+ * memory   requests and their lists of sources are copied; `hashes` and `local` must stay until the batch is finished
  * errors   BAD_INPUT (a request outside its remote, no source, chunk size out of range), LIMIT (too many requests), FULL
  *          (batches)
  * threads  the chunks are moved on the engine's threads; the first error stops the batch
@@ -172,8 +171,8 @@ bool k2_xfer_batch_poll(k2_xfer_batch *b, k2_xfer_progress *out);
  *
  * keeps    the waiting thread moves chunks itself where that is mere copying (self, shm)
  * errors   OK only when every byte of every request is verified. TIMEOUT: it goes on; wait again, cancel or close it.
- *          Otherwise the error that ended it: it names request, chunk, every source's last failure by the last of them,
- *          and for CORRUPT both hashes
+ *          Otherwise the error that ended it: it names the request, the bytes and the last source that failed, and for
+ *          CORRUPT both hashes
  */
 k2_code k2_xfer_batch_wait(k2_xfer_batch *b, uint64_t deadline_ns, k2_error *err);
 /* Ask it to stop; it then finishes with CANCELED, unless it had finished already. */
