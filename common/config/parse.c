@@ -209,7 +209,7 @@ k2_code k2_config_set(k2_config *c, const char *assignment, k2_error *err)
         cJSON_Delete(v);
         v = cJSON_CreateString(equals + 1);
     }
-    if (!v) return k2_error_set(err, K2_BAD_INPUT, "--set: %s: found \"%.60s\", expected a JSON value", path, equals + 1);
+    if (!v) v = cJSON_CreateString(equals + 1); /* not JSON: the word itself, for the error that says what is expected */
     k2_code code = set_key(k, c, v, name, err);
     cJSON_Delete(v);
     return code;

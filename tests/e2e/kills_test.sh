@@ -2,6 +2,7 @@
 # kill -9 of any process in the middle of an iteration changes nothing in the end, and leaves no process behind.
 . "$(dirname "$0")/lib.sh"
 small_config
+sed -i 's|"iterations": 6|"iterations": 40|' "$SCRATCH/small.json" # long enough to be caught in the middle
 
 run calm
 want=$(json "$result" weights_digest)
@@ -11,8 +12,7 @@ iteration_runs() { grep -q "\"iteration\": *$1" "$SCRATCH/$2/metrics.jsonl"; } #
 for role in rollout trainer proxy; do
   start "kill_$role" --set rollout.workers=2
   await "iteration 2 of kill_$role" "iteration_runs 2 kill_$role"
-  victim=$(workers "$role" "$master")
-  victim=${victim%%$'\n'*}
+  read -r victim < <(workers "$role" "$master") || victim=
   [ -n "$victim" ] || fail "no $role process found"
   kill -9 "$victim"
   wait "$wrapper_of" || fail "the run whose $role was killed ended with status $?"
@@ -21,7 +21,7 @@ for role in rollout trainer proxy; do
 done
 
 start kill_master
-await "iteration 2 of kill_master" "iteration_runs 2 kill_master"
+await "iteration 3 of kill_master" "iteration_runs 3 kill_master"
 left=$(for role in rollout trainer proxy; do workers "$role" "$master"; done)
 [ -n "$left" ] || fail "the master had no workers"
 kill -9 "$master"

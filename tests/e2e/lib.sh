@@ -41,7 +41,7 @@ EOF
 LC_ALL=C
 while IFS= read -r line; do
   id=${line#*\"trajectory\":} id=${id%%,*} text=${line#*\"text\":\"} text=${text%%\"*}
-  read -rt 0.02 <> <(:)
+  read -rt 0.01 <> <(:)
   printf '{"trajectory":%s,"reward":%d}\n' "$id" $((${#text} % 2))
 done
 EOF
@@ -81,27 +81,28 @@ start() {
   wrapper_of=$wrapper
 }
 
-child_of() { # the first process whose parent is $1
-  local stat pid rest
-  for stat in /proc/[0-9]*/stat; do
-    read -r pid rest 2>/dev/null <"$stat" || continue
-    rest=${rest##*) }
-    set -- "$1" $rest
-    [ "$3" = "$1" ] && { echo "$pid"; return 0; }
+# Process ids whose parent is $1. Nothing is started to find them: a run may be over in a second.
+children() {
+  local dir stat
+  for dir in /proc/[0-9]*; do
+    read -r stat 2>/dev/null <"$dir/stat" || continue
+    stat=${stat##*) }
+    set -- "$1" $stat
+    [ "$3" = "$1" ] && echo "${dir#/proc/}"
   done
-  return 1
+  return 0
 }
 
-# Process ids of the workers with this role (trainer, rollout, proxy) of a master.
-workers() {
-  local stat pid rest cmd
-  for stat in /proc/[0-9]*/stat; do
-    read -r pid rest 2>/dev/null <"$stat" || continue
-    rest=${rest##*) }
-    rest=${rest#* }
-    [ "${rest%% *}" = "$2" ] || continue
-    cmd=$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") || continue
-    [[ $cmd == *"k2rl $1 "*--master* ]] && echo "$pid"
+child_of() { # the first of them
+  local pid
+  read -r pid < <(children "$1") && echo "$pid"
+}
+
+workers() { # process ids of the workers of a role (trainer, rollout, proxy) that this master started
+  local pid args
+  for pid in $(children "$2"); do
+    mapfile -d '' args 2>/dev/null <"/proc/$pid/cmdline" || continue
+    [ "${args[1]:-}" = "$1" ] && echo "$pid"
   done
   return 0
 }
