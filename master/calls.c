@@ -94,8 +94,11 @@ static k2_code take_answer(k2m_io *io, uint64_t id, const char *body, size_t n, 
         code = k2_error_set(err, K2_PEER_PROTOCOL, "the answer has no token ids, log-probabilities, finish reason or digest");
     if (code == K2_OK) {
         k2_replay_token *tokens = k2_alloc_array(a->count, sizeof *tokens);
+        /* A batch that was skipped leaves the weights as they were under a new number, and an engine may still hold them under
+         * the old one: the digest counts, which the core checks, and their number is the one in force. */
+        uint32_t version = (uint32_t)io->core->force_version;
         for (size_t i = 0; i < a->count; i++)
-            tokens[i] = (k2_replay_token){.id = (int32_t)a->ids[i], .logp = a->logprobs[i], .version = (uint32_t)a->version};
+            tokens[i] = (k2_replay_token){.id = (int32_t)a->ids[i], .logp = a->logprobs[i], .version = version};
         if (id & K2M_EVAL_BIT) keep_eval(io, id, a);
         k2m_io_event(io, &(k2m_event){.type = K2M_EV_ANSWER,
                                       .id = id,
