@@ -126,6 +126,7 @@ k2_code k2i_core_submit(k2i_core *c, k2i_request *r)
     r->computed = r->page_count = r->sealed = r->planned = r->cached = r->preempted = 0;
     r->running = r->listed = false;
     r->finish = K2I_RUNNING;
+    c->stats.waiting_tokens += r->new_max;
     list_append(&c->waiting, r);
     return K2_OK;
 }
@@ -149,6 +150,11 @@ static void preempt(k2i_core *c, k2i_request *r)
     list_prepend(&c->waiting, r);
 }
 
+static uint32_t undrawn(const k2i_request *r)
+{
+    return r->new_max - (r->len - r->prompt_len);
+}
+
 static void finish(k2i_core *c, k2i_request *r, k2i_finish why)
 {
     if (r->running)
@@ -156,6 +162,7 @@ static void finish(k2i_core *c, k2i_request *r, k2i_finish why)
     else
         list_remove(&c->waiting, r);
     r->finish = why;
+    c->stats.waiting_tokens -= undrawn(r);
     c->stats.finished++;
     c->stats.canceled += why == K2I_CANCELED;
     c->stats.stale += why == K2I_STALE;
@@ -367,6 +374,7 @@ static void draw(k2i_core *c, k2i_request *r, const float *row, k2i_logprob *log
     r->tokens[r->len++] = (int32_t)token;
     r->logps[drawn] = logprob(arg, r->row_last, token);
     c->stats.generated++;
+    c->stats.waiting_tokens--;
     touch(c, r);
     if (is_stop(r, (int32_t)token))
         finish(c, r, K2I_STOP);
@@ -426,21 +434,24 @@ void k2i_core_stats_get(const k2i_core *c, k2i_core_stats *out)
     out->pages_held = k2i_pages_held(&c->pages);
     out->pages_total = c->pages.count;
     out->evictions = c->pages.evictions;
-    out->waiting_tokens = 0;
-    for (const k2i_request *r = c->running.head; r; r = r->next) out->waiting_tokens += r->new_max - (r->len - r->prompt_len);
-    for (const k2i_request *r = c->waiting.head; r; r = r->next) out->waiting_tokens += r->new_max - (r->len - r->prompt_len);
 }
 
 void k2i_core_check(const k2i_core *c)
 {
     k2i_pages_check(&c->pages);
     uint32_t running = 0;
+    uint64_t tokens = 0;
     for (const k2i_request *r = c->running.head; r; r = r->next, running++) {
         K2_ASSERT(r->running && r->finish == K2I_RUNNING && r->computed < r->len && r->sealed <= r->page_count);
         K2_ASSERT(pages_for(c, r->computed) <= r->page_count && r->page_count <= c->table_len);
         for (uint32_t i = 0; i < r->page_count; i++) K2_ASSERT(c->pages.page[r->pages[i]].refs > 0);
     }
     K2_ASSERT(running == c->running.count && running + c->free_slot_count == c->cfg.batch_max);
-    for (const k2i_request *r = c->waiting.head; r; r = r->next) K2_ASSERT(!r->running && r->page_count == 0);
+    for (const k2i_request *r = c->waiting.head; r; r = r->next) {
+        K2_ASSERT(!r->running && r->page_count == 0);
+        tokens += undrawn(r);
+    }
+    for (const k2i_request *r = c->running.head; r; r = r->next) tokens += undrawn(r);
+    K2_ASSERT(tokens == c->stats.waiting_tokens);
     if (running == 0) K2_ASSERT(k2i_pages_held(&c->pages) == 0);
 }

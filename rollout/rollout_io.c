@@ -406,7 +406,6 @@ static k2_code start(worker *w, k2_error *err)
 
 static void finish(worker *w)
 {
-    if (w->pulling) atomic_store(&w->pulling->cancel, true);
     for (size_t i = 0; i < K2_COUNT(w->signals); i++) k2_signal_stop(w->signals[i]);
     k2_timer_stop(w->status);
     k2_timer_stop(w->drain);
@@ -414,7 +413,7 @@ static void finish(worker *w)
     k2i_server_free(w->server);
     k2i_rewarder_free(w->rewarder);
     k2_net_worker_close(w->net);
-    k2_loop_free(w->loop); /* waits for a pull */
+    k2_loop_free(w->loop);
     k2i_engine_free(w->engine);
     k2_model_free(w->staging);
     k2_xfer_segment_destroy(w->staged.segment);
@@ -438,6 +437,9 @@ int k2i_worker_run(const k2i_options *o)
         w->status_code = k2_code_exit(err.code);
     }
     int rc = w->status_code;
+    /* A pull may be waiting for a source that does not answer. It is nobody's any more, and what we offer goes with the
+     * process. */
+    if (w->pulling) _exit(rc);
     finish(w);
     return rc;
 }
