@@ -194,6 +194,7 @@ static void *engine_thread(void *arg)
         pthread_mutex_unlock(&e->lock);
         if (stop) return NULL;
 
+        k2_hot_begin(); /* from here to the end of the step nothing is allocated */
         uint64_t begin = k2_now_ns(), model_ns = 0;
         const k2i_row *rows;
         uint32_t count, wanted;
@@ -206,6 +207,7 @@ static void *engine_thread(void *arg)
         } else if (todo == K2I_SWITCH) {
             swap_weights(e);
         }
+        k2_hot_end();
         idle = todo == K2I_IDLE;
 
         pthread_mutex_lock(&e->lock);

@@ -1,4 +1,4 @@
-/* engine_core - the engine as a state machine: requests in, rows to compute out, logits in, tokens out. No I/O, clock or threads.
+/* engine_core - the engine as a state machine: requests in, rows to compute out, logits in, tokens out. No I/O, no clock.
  *
  * One step: `plan` admits what fits and says which positions the model shall compute; the caller runs the model; `absorb`
  * takes the logits, draws tokens and ends what has ended. A request is the submitter's memory: the core writes tokens and
@@ -115,7 +115,7 @@ void k2i_core_weights(k2i_core *c, k2_digest digest);
  *          vocabulary) are asserted: the server has answered 400 for them
  */
 k2_code k2i_core_submit(k2i_core *c, k2i_request *r);
-/* End a request now: its pages are free at once. It comes among the touched ones with this finish (CANCELED or STOP). A request that
+/* End a request now: its pages are free at once. It comes among the touched ones with this finish (CANCELED or STOP). One that
  * has finished is left alone. */
 void k2i_core_end(k2i_core *c, k2i_request *r, k2i_finish finish);
 

@@ -6,8 +6,8 @@
  *
  * Lifetime: a job is its submitter's memory; it must stay until on_news has shown it finished. `k2i_engine_end` only asks
  * for the end: it shows as any other. All functions are for the loop's thread. The end comes in two steps: `stop` joins the
- * engine thread and forgets what is unfinished, no callback comes after it; `free` is for after k2_loop_free, because a wake-up may
- * still be in the loop's inbox.
+ * engine thread and forgets what is unfinished, no callback comes after it; `free` is for after k2_loop_free, because a
+ * wake-up may still be in the loop's inbox.
  */
 #ifndef K2_ROLLOUT_ENGINE_INT_H
 #define K2_ROLLOUT_ENGINE_INT_H
@@ -73,8 +73,8 @@ void k2i_engine_end(k2i_engine *e, k2i_job *job, k2i_finish as);
  * keeps    on_done(arg, old) comes once, on the loop, with the model that was in use (NULL for none), now the caller's. One
  *          switch at a time (asserted)
  */
-void k2i_engine_switch(k2i_engine *e, const k2i_weights *weights, uint64_t deadline_ns, void (*on_done)(void *arg, k2_model *old),
-                       void *arg);
+void k2i_engine_switch(k2i_engine *e, const k2i_weights *weights, uint64_t deadline_ns,
+                       void (*on_done)(void *arg, k2_model *old), void *arg);
 bool k2i_engine_switching(const k2i_engine *e);
 
 /* As of the last step, and the weights in use as of the last on_done (a digest of zero: none). */

@@ -1,5 +1,5 @@
-/* plan - from the configuration and the model's sizes to the sizes of an engine, and what all of it takes in memory. Pure, but for
- * k2i_memory_available. */
+/* plan - from the configuration and the model's sizes to the sizes of an engine, and what all of it takes in memory. Pure, but
+ * for k2i_memory_available. */
 #ifndef K2_ROLLOUT_PLAN_INT_H
 #define K2_ROLLOUT_PLAN_INT_H
 

@@ -1,4 +1,4 @@
-/* pull - fetch one version of the weights from whoever holds it, verify all of it, and keep it so that others can fetch it here.
+/* pull - fetch one version of the weights from whoever holds it, verify all of it, and keep it so that others can fetch it.
  *
  * Blocks: for a worker thread. Nothing of a pull is visible before the whole is verified: every chunk against the manifest's
  * hashes, every tensor against its digest, the manifest against the digest that the master named.

@@ -53,7 +53,8 @@ double k2i_reward_exact(const char *text, const char *answer);
  *
  * errors   0 with a detail where text has no number; false (no reward) where answer has none
  */
-bool k2i_reward_numeric(const char *text, const char *answer, double tolerance, double *reward, char detail[K2I_SCORE_DETAIL_MAX]);
+bool k2i_reward_numeric(const char *text, const char *answer, double tolerance, double *reward,
+                        char detail[K2I_SCORE_DETAIL_MAX]);
 /* The last number in a text; false when there is none. Digits beyond what a double holds are rounded. */
 bool k2i_last_number(const char *text, double *out);
 

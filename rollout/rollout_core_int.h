@@ -34,7 +34,7 @@ typedef struct k2i_event {
 typedef enum k2i_action_type {
     K2I_ACT_PULL,        /* version, digest, cmd: pull into the staging buffer */
     K2I_ACT_CANCEL_PULL, /* end it early; PULLED still comes */
-    K2I_ACT_SWITCH,      /* version, digest: decode with the staged weights; with `keep` with those in use, under this version */
+    K2I_ACT_SWITCH,      /* version, digest: decode with the staged weights; `keep`: with those in use, under this version */
     K2I_ACT_DONE,        /* cmd, version, digest, code, text */
     K2I_ACT_DRAIN,       /* refuse new requests and say DRAINED when none runs */
     K2I_ACT_EXIT

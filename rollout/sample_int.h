@@ -1,7 +1,7 @@
 /* sample - one token from one row of logits, and whether a sequence has begun to repeat itself.
  *
- * Pure: the same row, rule and draw give the same token on every machine. Weights are f32, by the kernels' own exponential (exp of
- * the C library differs between machines in its last bit); all sums run in a stated order in double.
+ * Pure: the same row, rule and draw give the same token on every machine. Weights are f32, by the kernels' own exponential (exp
+ * of the C library differs between machines in its last bit); all sums run in a stated order in double.
  */
 #ifndef K2_ROLLOUT_SAMPLE_INT_H
 #define K2_ROLLOUT_SAMPLE_INT_H
@@ -45,8 +45,8 @@ typedef struct k2i_repetition {
     uint32_t min_period, max_period, count;
 } k2i_repetition;
 
-/* The shortest period by which the end of tokens[0..n) repeats, 0 when it does not. Looks at the tokens alone, so a sequence that
- * was cut and continued ends where the uncut one does. */
+/* The shortest period by which the end of tokens[0..n) repeats, 0 when it does not. Looks at the tokens alone, so a sequence
+ * that was cut and continued ends where the uncut one does. */
 uint32_t k2i_repeats(const int32_t *tokens, size_t n, const k2i_repetition *rule);
 
 #endif

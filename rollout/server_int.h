@@ -40,7 +40,8 @@ void k2i_server_attach(k2i_server *s, const k2i_served *served);
 /* Refuse what is new, let what runs end. */
 void k2i_server_drain(k2i_server *s);
 uint32_t k2i_server_open(const k2i_server *s); /* generations that run */
-/* Ends everything at once. The engine must have been stopped before (it holds jobs of this server); the rewarder must be there still. */
+/* Ends everything at once. The engine must have been stopped before (it holds jobs of this server); the rewarder must still be
+ * there. */
 void k2i_server_free(k2i_server *s);
 
 /* ---- between server.c and generate.c ------------------------------------------------------------------------------ */

@@ -1,4 +1,4 @@
-/* tiny - the smallest model that has every part (low-rank queries, dense and MoE layers, shared experts), for the rollout tests. */
+/* tiny - the smallest model that has every part (low-rank queries, dense and MoE layers, shared experts), for these tests. */
 #ifndef K2_TESTS_ROLLOUT_TINY_INT_H
 #define K2_TESTS_ROLLOUT_TINY_INT_H
 
