@@ -320,6 +320,7 @@ static void pretrained(k2m_core *m)
 /* All ranks have answered the phase's command with OK. */
 static void barrier_done(k2m_core *m)
 {
+    if (m->phase != K2M_PHASE_JOIN && m->phase != K2M_PHASE_INIT) m->batch_fails = 0;
     switch (m->phase) {
     case K2M_PHASE_JOIN: barrier_phase(m, K2M_PHASE_INIT, K2_MSG_INIT); break;
     case K2M_PHASE_INIT:
@@ -334,7 +335,6 @@ static void barrier_done(k2m_core *m)
     case K2M_PHASE_PRETRAIN: pretrained(m); break;
     case K2M_PHASE_TRAIN:
         m->train_ns = m->now_ns - m->train_from_ns;
-        m->batch_fails = 0;
         m->trainer_step = m->batch_step;
         m->published = false;
         k2m_decide(m);
@@ -354,7 +354,6 @@ static void barrier_failed(k2m_core *m)
     if (m->phase >= K2M_PHASE_STOP) return;
     m->trainers_ready = false;
     m->published = false;
-    if (m->phase == K2M_PHASE_TRAIN) m->train_failed_step = m->batch_step;
     if (++m->batch_fails > 3) {
         k2m_fail(m, K2_INTERNAL, "the trainers failed four times in a row in phase %s", k2m_phase_name(m->phase));
         return;
@@ -482,6 +481,13 @@ static void settle(k2m_core *m)
                                         .digest = m->force_digest,
                                         .update_ns = m->update_ns});
         k2m_decide(m);
+    }
+    bool needs_engines = m->phase == K2M_PHASE_DISTRIBUTE || m->phase == K2M_PHASE_EVAL || m->phase == K2M_PHASE_GENERATE;
+    if (needs_engines && !m->trainers_ready && k2m_starved(m)) { /* trainers first: only they can make the weights again */
+        k2m_log(m, K2_LOG_WARN, "no process holds the weights in force any more; %s waits for the trainers",
+                k2m_phase_name(m->phase));
+        k2m_phase_set(m, K2M_PHASE_START);
+        if (k2m_fleet_all_up(m)) k2m_decide(m);
     }
     if (m->phase == K2M_PHASE_EVAL) k2m_eval_pump(m);
     if (m->phase == K2M_PHASE_GENERATE) {

@@ -234,8 +234,7 @@ typedef struct k2m_core {
     bool barrier_has_digest;
     uint32_t barrier_left;
     bool barrier_failed;
-    uint32_t batch_fails;
-    uint64_t train_failed_step;
+    uint32_t batch_fails; /* barriers that failed since one went well */
 
     /* the version in force */
     bool in_force;
@@ -338,6 +337,7 @@ bool k2m_fleet_all_up(const k2m_core *m);
 void k2m_worker_dead(k2m_core *m, k2m_worker *w, const char *why);
 void k2m_deliver(k2m_core *m); /* weights to rollouts, table and gate to the proxy: whatever is due */
 bool k2m_delivered(const k2m_core *m);
+bool k2m_starved(const k2m_core *m); /* nobody holds the version in force, and nobody offers it */
 void k2m_rollout_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
 void k2m_proxy_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
 bool k2m_proxy_ready(const k2m_core *m);

@@ -366,6 +366,11 @@ static bool any_holds(const k2m_core *m, bool all)
     return hold > 0 && (!all || hold == up);
 }
 
+bool k2m_starved(const k2m_core *m)
+{
+    return m->has_proxy && m->in_force && !any_holds(m, false) && !(m->published && m->trainer_step == m->force_version);
+}
+
 static void send_table(k2m_core *m, k2m_worker *proxy)
 {
     uint32_t n = 0;

@@ -94,7 +94,7 @@ static void faults_do_not_matter(void **state)
         {.silence = 2000},
         {.lose_answer = 5, .lose_score = 5},
         {.repeat = 3},
-        {.fail_command = 12},
+        {.fail_command = 40},
         {.kill_master = 400},
         {.kill_rollout = 700,
          .kill_proxy = 1500,
@@ -108,7 +108,7 @@ static void faults_do_not_matter(void **state)
     };
     for (uint64_t k = 0; k < K2_COUNT(kinds); k++) {
         uint32_t happened = 0;
-        for (uint64_t seed = 100 * (k + 1); seed < 100 * (k + 1) + 40; seed++) {
+        for (uint64_t seed = 100 * (k + 1); seed < 100 * (k + 1) + 90; seed++) {
             sim s;
             sim_init(&s, seed);
             s.config.master_lease_ms = 1000;
