@@ -301,10 +301,12 @@ static void accept_refuse(k2i_server *v)
     pthread_mutex_lock(&v->lock);
     if (v->reserve >= 0) close(v->reserve);
     int fd = accept4(v->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (fd >= 0) close(fd);
+    if (fd >= 0) {
+        atomic_fetch_add(&v->conns_refused, 1);
+        close(fd);
+    }
     v->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     pthread_mutex_unlock(&v->lock);
-    atomic_fetch_add(&v->conns_refused, 1);
 }
 
 static void conn_add(loop *l, int fd)

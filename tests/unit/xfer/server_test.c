@@ -8,8 +8,10 @@
 #include "common/xfer/xfer_int.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 typedef struct fixture {
@@ -21,12 +23,12 @@ typedef struct fixture {
 
 #define BYTES 10000u
 
-static int setup(void **state)
+static int setup_with(void **state, uint32_t servers)
 {
     static fixture f;
     k2_error err;
     f = (fixture){0};
-    if (k2_xfer_open(&(k2_xfer_config){.transport = "tcp", .servers = 2}, &f.x, &err) != K2_OK) return -1;
+    if (k2_xfer_open(&(k2_xfer_config){.transport = "tcp", .servers = servers}, &f.x, &err) != K2_OK) return -1;
     if (k2_xfer_segment_create(f.x, BYTES, &f.segment, &err) != K2_OK) return -1;
     if (k2_xfer_locator_parse(k2_xfer_segment_locator(f.segment), &f.where, &err) != K2_OK) return -1;
     unsigned char *m = k2_xfer_segment_memory(f.segment);
@@ -34,6 +36,17 @@ static int setup(void **state)
     f.read = (k2i_tcp_request){.op = K2I_OP_READ, .segment = f.where.id, .nonce = f.where.nonce, .bytes = BYTES, .tag = 5};
     *state = &f;
     return 0;
+}
+
+static int setup(void **state)
+{
+    return setup_with(state, 2);
+}
+
+/* For what two threads would share in an unknown order. */
+static int setup_one(void **state)
+{
+    return setup_with(state, 1);
 }
 
 static int teardown(void **state)
@@ -223,6 +236,76 @@ static void a_segment_withdrawn_under_a_reply_lives_until_it_is_sent(void **stat
     close(fd);
 }
 
+/* Until the server has heard that all earlier connections ended. */
+static void conns_gone(fixture *f)
+{
+    k2_xfer_stats stats;
+    do {
+        sched_yield();
+        k2_xfer_stats_get(f->x, &stats);
+    } while (stats.conns_now > 0);
+}
+
+/* Take every descriptor that the process may still have, then give `spare` of them back. */
+static int descriptors_use_up(int spare, int *taken)
+{
+    int n = 0;
+    for (int fd = dup(STDERR_FILENO); fd >= 0; fd = dup(STDERR_FILENO)) taken[n++] = fd;
+    while (spare-- > 0) close(taken[--n]);
+    return n;
+}
+
+static void a_server_without_descriptors_refuses_and_recovers(void **state)
+{
+    fixture *f = *state;
+    unsigned char payload[BYTES];
+    struct rlimit old, low;
+    k2_xfer_stats before, after;
+    k2_xfer_stats_get(f->x, &before);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    low = (struct rlimit){.rlim_cur = 256, .rlim_max = old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    int taken[256], n = descriptors_use_up(1, taken);
+    int fd = dial(f); /* takes the last one; the server has none for its end */
+    closed(fd);
+    for (int i = 0; i < n; i++) close(taken[i]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    k2_xfer_stats_get(f->x, &after);
+    assert_true(after.conns_refused > before.conns_refused);
+    fd = dial(f);
+    ask(fd, &f->read);
+    assert_int_equal(answer(fd, payload).status, K2I_STATUS_OK);
+    close(fd);
+}
+
+static void connections_have_a_cap(void **state)
+{
+    fixture *f = *state;
+    struct rlimit old, high;
+    unsigned char payload[BYTES];
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    high = (struct rlimit){.rlim_cur = 2 * K2_XFER_CONNS_MAX + 100, .rlim_max = old.rlim_max};
+    if (high.rlim_cur > old.rlim_max) skip();
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &high), 0);
+    int *fds = k2_alloc_array(K2_XFER_CONNS_MAX, sizeof *fds);
+    k2i_tcp_request q = f->read;
+    q.bytes = 1;
+    for (size_t i = 0; i < K2_XFER_CONNS_MAX; i++) {
+        fds[i] = dial(f);
+        ask(fds[i], &q); /* an answer says that the server counts it */
+        assert_int_equal(answer(fds[i], payload).status, K2I_STATUS_OK);
+    }
+    closed(dial(f));
+    for (size_t i = 0; i < K2_XFER_CONNS_MAX; i++) close(fds[i]);
+    k2_free(fds);
+    conns_gone(f);
+    int fd = dial(f);
+    ask(fd, &f->read);
+    assert_int_equal(answer(fd, payload).status, K2I_STATUS_OK);
+    close(fd);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+}
+
 static void bad_addresses_are_named(void **state)
 {
     (void)state;
@@ -247,13 +330,15 @@ static void bad_addresses_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_requests_one_byte_at_a_time_and_many_at_once),
-        cmocka_unit_test(strangers_are_refused_and_counted),
-        cmocka_unit_test(nonsense_closes_the_connection),
-        cmocka_unit_test(hanging_up_anywhere_hurts_nobody),
-        cmocka_unit_test(long_polls_end_by_value_time_or_withdrawal),
-        cmocka_unit_test(a_segment_withdrawn_under_a_reply_lives_until_it_is_sent),
-        cmocka_unit_test(bad_addresses_are_named),
+        cmocka_unit_test_setup_teardown(good_requests_one_byte_at_a_time_and_many_at_once, setup, teardown),
+        cmocka_unit_test_setup_teardown(strangers_are_refused_and_counted, setup, teardown),
+        cmocka_unit_test_setup_teardown(nonsense_closes_the_connection, setup, teardown),
+        cmocka_unit_test_setup_teardown(hanging_up_anywhere_hurts_nobody, setup, teardown),
+        cmocka_unit_test_setup_teardown(long_polls_end_by_value_time_or_withdrawal, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_segment_withdrawn_under_a_reply_lives_until_it_is_sent, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_server_without_descriptors_refuses_and_recovers, setup_one, teardown),
+        cmocka_unit_test_setup_teardown(connections_have_a_cap, setup, teardown),
+        cmocka_unit_test_setup_teardown(bad_addresses_are_named, setup, teardown),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
