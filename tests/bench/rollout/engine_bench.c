@@ -1,6 +1,6 @@
 /* rollout_bench - tokens per second of the built-in engine: alone at batch 1 and 64, and behind HTTP with Server-Sent Events.
  *
- *   rollout_bench [config.json] [tokens]      CSV: name,value,unit,ratio,against
+ *   rollout_bench [config.json [tokens [threads]]]      CSV: name,value,unit,ratio,against
  *
  * "per core" figures divide by the processor time of the server process, so that they stand on a busy machine too. The HTTP
  * clients are another process. */
@@ -54,9 +54,11 @@ static double cpu_seconds(void)
     return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
+static uint32_t threads = 1;
+
 static k2i_engine_plan make_plan(uint32_t batch)
 {
-    return (k2i_engine_plan){.threads = 1,
+    return (k2i_engine_plan){.threads = threads,
                              .core = {.batch_max = batch,
                                       .prefill_chunk = 256,
                                       .requests_max = 4 * BATCH,
@@ -69,7 +71,7 @@ static k2i_engine_plan make_plan(uint32_t batch)
 static k2i_engine *make_engine(k2_loop *loop, const k2_dims *dims, uint32_t batch)
 {
     k2_error err;
-    k2_model *m = k2_model_new(dims, 1, &err);
+    k2_model *m = k2_model_new(dims, threads, &err);
     k2_model_init(m, 1, 0.2);
     k2i_engine_plan plan = make_plan(batch);
     return k2i_engine_new(loop, &plan, dims, &(k2i_weights){.model = m, .version = 1, .digest = {1, 1}});
@@ -287,6 +289,11 @@ int main(int argc, char **argv)
         return 2;
     }
     uint64_t tokens = argc > 2 ? strtoull(argv[2], NULL, 10) : 100000;
+    if (argc > 3) threads = (uint32_t)strtoul(argv[3], NULL, 10);
+    if (threads < 1 || threads > K2_TEAM_THREADS_MAX) {
+        fprintf(stderr, "rollout_bench: threads: found \"%s\", expected 1 to %u\n", argv[3], K2_TEAM_THREADS_MAX);
+        return 2;
+    }
     bench_http(&dims, tokens);
     bench_engine(&dims, 1, tokens / 10);
     bench_engine(&dims, BATCH, tokens);

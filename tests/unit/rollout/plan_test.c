@@ -58,7 +58,13 @@ static void test_engine_from_config(void **state)
     assert_int_equal(k2i_plan_engine(&c, &dims, 3, 8, &p, &err), K2_OK);
     assert_int_equal(p.core.pages, 63);
     assert_int_equal(p.core.context_max, 256);
+    assert_int_equal(p.threads, 1); /* so small a model keeps no second thread busy */
+    k2_dims large = dims;
+    large.hidden_size = 2048;
+    large.intermediate_size = 8192;
+    assert_int_equal(k2i_plan_engine(&c, &large, 3, 8, &p, &err), K2_OK);
     assert_int_equal(p.threads, 2);
+    assert_int_equal(k2i_plan_engine(&c, &dims, 3, 8, &p, &err), K2_OK);
     assert_int_equal(p.core.requests_max, c.rollout_queue_max + c.rollout_batch_max);
     c.rollout_cache_tokens = 100; /* a cache smaller than the model's context bounds it */
     assert_int_equal(k2i_plan_engine(&c, &dims, 20, 8, &p, &err), K2_OK);
