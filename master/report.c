@@ -169,14 +169,15 @@ static void report_iteration(k2m_reporter *p, const k2m_report *r)
         note(&p->train_busy_s, k2m_trained(p, "seconds"));
     }
     p->last_reward = r->trained ? p->batch_reward : p->last_reward;
-    k2m_say(p,
-            "iteration %llu/%llu  reward %.3f  groups %u  length %.1f  cut %llu  resumed %llu  generate %.2f s (%.0f tokens/s) "
-            " train %.2f s"
-            "  loss %.4g  grad %.3g",
-            (unsigned long long)r->iteration, (unsigned long long)p->run->config.iterations, r->trained ? p->batch_reward : NAN,
-            r->groups, r->trained ? p->batch_length : NAN, (unsigned long long)n.cut_total, (unsigned long long)n.resumed_total,
-            seconds(r->generate_ns), r->generate_ns ? (double)r->generated_tokens / seconds(r->generate_ns) : 0.0,
-            seconds(r->train_ns), r->trained ? k2m_trained(p, "loss") : NAN, r->trained ? k2m_trained(p, "grad_norm") : NAN);
+    char trained[160] = "no group is whole yet";
+    if (r->trained)
+        snprintf(trained, sizeof trained, "reward %.3f  groups %u  length %.1f  loss %.4g  grad %.3g  train %.2f s",
+                 p->batch_reward, r->groups, p->batch_length, k2m_trained(p, "loss"), k2m_trained(p, "grad_norm"),
+                 seconds(r->train_ns));
+    k2m_say(p, "iteration %llu/%llu  %s  generate %.2f s (%.0f tokens/s)  cut %llu  resumed %llu",
+            (unsigned long long)r->iteration, (unsigned long long)p->run->config.iterations, trained, seconds(r->generate_ns),
+            r->generate_ns ? (double)r->generated_tokens / seconds(r->generate_ns) : 0.0, (unsigned long long)n.cut_total,
+            (unsigned long long)n.resumed_total);
 }
 
 static void report_pretrain(k2m_reporter *p, const k2m_report *r)

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #define REDRAW_NS (250 * K2_NS_PER_MS)
 
@@ -45,14 +47,23 @@ void k2m_view_clear(k2m_reporter *p)
     p->event_count = 0;
 }
 
+/* Lines that were wrapped would be counted wrong and drawn over wrong, so they are cut at the window's width. */
+static int columns(void)
+{
+    struct winsize w;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) != 0 || w.ws_col < 20) return 80;
+    return w.ws_col < 2 * VIEW_LINE_MAX ? w.ws_col : (int)(2 * VIEW_LINE_MAX);
+}
+
 static void line(k2m_reporter *p, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void line(k2m_reporter *p, const char *fmt, ...)
 {
+    char text[2 * VIEW_LINE_MAX];
     va_list ap;
     va_start(ap, fmt);
-    vprintf(fmt, ap);
+    vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    printf("\033[K\n");
+    printf("%.*s\033[K\n", columns() - 1, text);
     p->view_lines++;
 }
 
@@ -76,7 +87,7 @@ static void draw_workers(k2m_reporter *p, const k2m_core *m)
                                                                    : (m->workers[i].phase[0] ? m->workers[i].phase : "up")
                                                              : (m->workers[i].state == K2M_STARTING ? "starting" : "down"));
     }
-    line(p, "  %.110s", text);
+    line(p, "  %s", text);
 }
 
 void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns)
@@ -91,7 +102,7 @@ void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns)
     bool pretraining = m->phase == K2M_PHASE_PRETRAIN || (m->iteration == 0 && m->trainer_pretrain < c->pretrain_steps);
     double share = pretraining ? (c->pretrain_steps ? (double)m->trainer_pretrain / (double)c->pretrain_steps : 0)
                                : (c->iterations ? (double)m->iteration / (double)c->iterations : 0);
-    char b[41], owes[120];
+    char b[41], owes[K2M_TEXT_MAX];
     bar(b, sizeof b, share);
     double elapsed = (double)(now_ns - p->start_ns) / 1e9, busy = p->rl_ns ? (double)(now_ns - p->rl_ns) / 1e9 : elapsed;
     double eta = share > 0 && share < 1 ? busy / share - busy : 0;
@@ -107,10 +118,10 @@ void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns)
              n.running, n.queued_resumed, n.finished, n.scored, (unsigned long long)n.cut_total,
              (unsigned long long)n.resumed_total);
     k2m_core_owes(m, owes, sizeof owes);
-    line(p, "  waits: %.110s", owes);
+    line(p, "  waits: %s", owes);
     draw_workers(p, m);
     for (uint32_t i = p->event_count > VIEW_EVENTS ? p->event_count - VIEW_EVENTS : 0; i < p->event_count; i++)
-        line(p, "  %.110s", p->events[i % VIEW_EVENTS]);
+        line(p, "  %s", p->events[i % VIEW_EVENTS]);
     printf("\033[J");
     fflush(stdout);
 }

@@ -34,6 +34,8 @@ k2_code k2i_on_group(k2_replay *r, const k2i_rec_group *x, const int32_t *tokens
                    ? K2_CANCELED
                    : k2_error_set(err, K2_BAD_INPUT, "group %llu: ids must rise; the next is %llu or more", ull(x->group),
                                   ull(r->counts.next_group));
+    if (x->group >= K2_REPLAY_GROUP_ID_MAX)
+        return k2_error_set(err, K2_BAD_INPUT, "group %llu: ids end below %llu", ull(x->group), K2_REPLAY_GROUP_ID_MAX);
     if (x->size < 1 || x->size > r->config.group_size_max)
         return k2_error_set(err, K2_BAD_INPUT, "group %llu: %u members; 1 to %u are possible", ull(x->group), x->size,
                             r->config.group_size_max);

@@ -139,8 +139,9 @@ static k2_code apply_snapshot_group(k2_replay *r, const void *bytes, size_t len,
     if (!head(bytes, len, &x, sizeof x) || len != sizeof x + (size_t)x.count * sizeof(int32_t))
         return malformed(K2I_SNAPSHOT_GROUP, len, err);
     uint64_t need = k2i_blocks_for(x.count) + (uint64_t)x.size * k2i_blocks_for(r->config.trajectory_tokens_max);
-    if (!r->snapshot_open || x.group < r->counts.next_group || x.size < 1 || x.size > r->config.group_size_max || x.count < 1 ||
-        x.count > r->config.prompt_tokens_max || r->free_count == 0 || r->blocks_reserved + need > r->block_count)
+    if (!r->snapshot_open || x.group < r->counts.next_group || x.group >= K2_REPLAY_GROUP_ID_MAX || x.size < 1 ||
+        x.size > r->config.group_size_max || x.count < 1 || x.count > r->config.prompt_tokens_max || r->free_count == 0 ||
+        r->blocks_reserved + need > r->block_count)
         return k2_error_set(err, K2_CORRUPT, "replay: snapshot: group %llu does not fit here", (unsigned long long)x.group);
     k2i_group *g = k2i_group_put(r, x.group, x.prompt, x.size, (const int32_t *)((const char *)bytes + sizeof x), x.count);
     g->step = x.step;

@@ -23,6 +23,7 @@
 #include "common/base/base.h"
 
 #define K2_REPLAY_GROUP_MEMBERS_MAX 1024u /* trajectory id = group * 1024 + index */
+#define K2_REPLAY_GROUP_ID_MAX (1ull << 52)  /* groups ever: their trajectories' ids stay below 2^62, the top bits are the caller's */
 #define K2_REPLAY_GROUPS_MAX 65536u       /* groups held at once */
 #define K2_REPLAY_CHUNK_MAX 65536u        /* token records of one chunk report */
 #define K2_REPLAY_REASON_MAX 96u          /* bytes of a drop's reason, with terminator */
