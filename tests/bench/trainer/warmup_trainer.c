@@ -2,8 +2,9 @@
  *
  *     warmup_trainer FILE [path=value ...]     e.g. warmup_trainer configs/quickstart.json seed=3 pretrain.steps=500
  *
- * CSV: step, loss, tokens a second, seconds, then shares of answers sampled at temperature 1 to held-out prompts: valid (an output of
- * any of the four skills), right (of the one asked for), and each skill. This is how the quickstart's model and warm-up were chosen.
+ * CSV: step, loss, tokens a second, seconds, then shares of answers sampled at temperature 1 to held-out prompts: valid (an
+ * output of any of the four skills), right (of the one asked for), and each skill. This is how the quickstart's model and
+ * warm-up were chosen.
  */
 #include <stdio.h>
 #include <stdlib.h>
