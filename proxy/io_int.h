@@ -51,10 +51,18 @@ struct k2i_px_io {
     uint64_t answers;   /* counts, for their ids */
     k2_buf body, event; /* scratch: a body that goes out; events for a client */
     k2_openai_parsed parsed;
-    struct probe *probes; /* one a slot of the core */
+    struct k2i_px_probe *probes; /* one a slot of the core */
     k2_metrics *metrics;
     k2_metric *m_requests[3], *m_tokens, *m_first_token, *m_seconds;
 };
+
+/* What the I/O half knows of the engine in a slot of the core. */
+typedef struct k2i_px_probe {
+    k2i_px_io *io;
+    uint32_t slot;
+    k2_http_call *call;
+    uint64_t counted; /* key of an engine that gives ids of prompt and answer: it need not count them for us; 0: none */
+} k2i_px_probe;
 
 typedef enum k2i_px_kind { K2I_PX_COMPLETION, K2I_PX_CHAT, K2I_PX_FORWARD } k2i_px_kind;
 

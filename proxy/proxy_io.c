@@ -9,17 +9,11 @@
 #define HEALTH_WAIT_MS  2000u /* an engine's HTTP side answers /health between two tokens; more is no health */
 #define ENGINE_BUSY_MS  50u   /* an engine that answered 429 is asked again after this long */
 
-struct probe {
-    k2i_px_io *io;
-    uint32_t slot;
-    k2_http_call *call;
-};
-
 /* ---- health ---------------------------------------------------------------------------------------------------------- */
 
 static void on_health(void *arg, k2_code code, int status, const char *body, size_t n)
 {
-    struct probe *p = arg;
+    k2i_px_probe *p = arg;
     p->call = NULL;
     if (!p->io->client) return; /* closed */
     k2i_px_event ev = {.kind = K2I_PX_HEALTH, .engine = p->slot};
@@ -36,7 +30,7 @@ static void probe_failed(void *arg)
 
 static void probe_send(k2i_px_io *io, uint32_t slot)
 {
-    struct probe *p = &io->probes[slot];
+    k2i_px_probe *p = &io->probes[slot];
     char url[K2I_PX_URL_MAX + 16];
     snprintf(url, sizeof url, "%s/health", k2i_px_engine_at(io->core, slot)->url);
     uint64_t wait_ns = K2_MAX(io->config.health_ms, (uint64_t)HEALTH_WAIT_MS) * K2_NS_PER_MS;
@@ -143,7 +137,7 @@ k2i_px_io *k2i_px_io_new(k2_loop *loop, k2_log *log)
     io->log = log;
     io->client = k2_http_client_new(loop, &(k2_http_client_config){.idle_per_host_max = 1024, .conns_per_host_max = 65536});
     io->probes = k2_alloc_array(ENGINES_MAX, sizeof *io->probes);
-    for (uint32_t i = 0; i < ENGINES_MAX; i++) io->probes[i] = (struct probe){.io = io, .slot = i};
+    for (uint32_t i = 0; i < ENGINES_MAX; i++) io->probes[i] = (k2i_px_probe){.io = io, .slot = i};
     k2_buf_init(&io->body, K2I_PX_ANSWER_MAX * 2);
     k2_buf_init(&io->event, K2I_PX_ANSWER_MAX * 2);
     k2_openai_parsed_init(&io->parsed);

@@ -36,10 +36,18 @@ static bool resumable(const k2i_px_job *job)
     return job->ids_whole && job->count > 0 && prompt;
 }
 
+/* Names the engine in a slot: another one may come to stand there. Never 0. */
+static uint64_t engine_key(const k2i_px_engine *e)
+{
+    return k2_hash64(e->url, strlen(e->url), e->id * 31 + e->incarnation) | 1;
+}
+
 static void write_body(k2i_px_job *job, k2_buf *out)
 {
+    k2i_px_io *io = job->io;
     k2_openai_request r = job->request; /* a view: it owns nothing */
-    r.stream = r.include_usage = r.return_token_ids = true;
+    r.stream = r.return_token_ids = true;
+    r.include_usage = io->probes[job->slot].counted != engine_key(k2i_px_engine_at(io->core, job->slot));
     job->resumed = job->count > 0;
     /* Our own engines want to know that the last tokens of the prompt are generated ones, with or without k2 in the request. */
     if (job->resumed && job->has_k2) r.k2.present = true;
@@ -180,7 +188,10 @@ static void take(k2i_px_job *job, const k2_openai_answer *a)
         job->completion_tokens = a->completion_tokens;
     }
     keep_prompt_ids(job, a);
-    if (!job->looked) job->foreign = !a->ids && !a->has_k2 && !a->prompt_ids;
+    if (!job->looked) {
+        job->foreign = !a->ids && !a->has_k2 && !a->prompt_ids;
+        if (a->ids && a->prompt_ids) io->probes[job->slot].counted = engine_key(k2i_px_engine_at(io->core, job->slot));
+    }
     job->looked = true;
     keep_tokens(job, a);
     bool news = a->count > 0 || a->text_bytes > 0;

@@ -460,14 +460,26 @@ static void request_write(k2_http_call *call, const k2_http_call_spec *spec, con
 {
     k2_buf *out = &call->client->scratch;
     k2_buf_clear(out);
-    k2_buf_printf(out, "%s %s HTTP/1.1\r\nHost: %s\r\n", spec->method, url->target, call->host->authority);
+    k2_buf_puts(out, spec->method);
+    k2_buf_puts(out, " ");
+    k2_buf_puts(out, url->target);
+    k2_buf_puts(out, " HTTP/1.1\r\nHost: ");
+    k2_buf_puts(out, call->host->authority);
+    k2_buf_puts(out, "\r\n");
     for (size_t i = 0; i < spec->header_count; i++) {
         const k2_http_header *h = &spec->headers[i];
         K2_ASSERT(!strpbrk(h->name, "\r\n:") && !strpbrk(h->value, "\r\n"));
-        k2_buf_printf(out, "%s: %s\r\n", h->name, h->value);
+        k2_buf_puts(out, h->name);
+        k2_buf_puts(out, ": ");
+        k2_buf_puts(out, h->value);
+        k2_buf_puts(out, "\r\n");
     }
     bool may_have_body = strcmp(spec->method, "GET") != 0 && strcmp(spec->method, "HEAD") != 0;
-    if (spec->body_bytes > 0 || may_have_body) k2_buf_printf(out, "Content-Length: %zu\r\n", spec->body_bytes);
+    if (spec->body_bytes > 0 || may_have_body) {
+        k2_buf_puts(out, "Content-Length: ");
+        k2i_http_put_number(out, spec->body_bytes);
+        k2_buf_puts(out, "\r\n");
+    }
     k2_buf_puts(out, "\r\n");
     call->request_bytes = out->len + spec->body_bytes;
     call->request = k2_alloc(call->request_bytes);

@@ -233,11 +233,15 @@ const char *k2i_http_msg_header(const k2i_http_msg *m, const char *name)
     return NULL;
 }
 
-uint32_t k2i_http_msg_header_lines(const k2i_http_msg *m, const char *name)
+void k2i_http_put_number(k2_buf *out, uint64_t v)
 {
-    uint32_t lines = 0;
-    for (uint32_t i = 0; i < m->header_count; i++) lines += strcasecmp(m->head.data + m->headers[i].name, name) == 0;
-    return lines;
+    char digits[20];
+    size_t at = sizeof digits;
+    do {
+        digits[--at] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v);
+    k2_buf_append(out, digits + at, sizeof digits - at);
 }
 
 const char *k2i_http_reason(int status)

@@ -66,8 +66,8 @@ const char *k2i_http_msg_method(const k2i_http_msg *m);
 const char *k2i_http_msg_target(const k2i_http_msg *m);
 /* The first line of this name; NULL when absent. */
 const char *k2i_http_msg_header(const k2i_http_msg *m, const char *name);
-/* How many lines have this name. */
-uint32_t k2i_http_msg_header_lines(const k2i_http_msg *m, const char *name);
+/* Decimal digits, without the cost of printf. */
+void k2i_http_put_number(k2_buf *out, uint64_t v);
 /* Reason phrase of a status line. */
 const char *k2i_http_reason(int status);
 

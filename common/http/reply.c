@@ -67,14 +67,25 @@ static const char *date_now(k2_http_server *s)
     return s->date;
 }
 
+static void put_all(k2_buf *out, const char *a, const char *b, const char *c, const char *d, const char *e)
+{
+    k2_buf_puts(out, a);
+    k2_buf_puts(out, b);
+    k2_buf_puts(out, c);
+    k2_buf_puts(out, d);
+    k2_buf_puts(out, e);
+}
+
 /* The head up to its framing lines; the caller ends it. */
 static k2_buf *head_begin(k2_http_req *r, int status, const char *content_type)
 {
     k2_http_server *s = r->server;
     k2_buf *out = &s->scratch;
     k2_buf_clear(out);
-    k2_buf_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, k2i_http_reason(status), date_now(s));
-    if (content_type) k2_buf_printf(out, "Content-Type: %s\r\n", content_type);
+    k2_buf_puts(out, "HTTP/1.1 ");
+    k2i_http_put_number(out, (uint64_t)status);
+    put_all(out, " ", k2i_http_reason(status), "\r\nDate: ", date_now(s), "\r\n");
+    if (content_type) put_all(out, "Content-Type: ", content_type, "\r\n", "", "");
     if (r->extra_headers.len) k2_buf_append(out, r->extra_headers.data, r->extra_headers.len);
     if (s->draining) r->close_after = true;
     if (r->close_after)
@@ -97,7 +108,9 @@ void k2_http_respond(k2_http_req *r, int status, const char *content_type, const
 {
     K2_ASSERT(r->state == K2I_REQ_BUSY && !r->begun && (content_type || n == 0));
     k2_buf *out = head_begin(r, status, content_type);
-    k2_buf_printf(out, "Content-Length: %zu\r\n\r\n", n);
+    k2_buf_puts(out, "Content-Length: ");
+    k2i_http_put_number(out, n);
+    k2_buf_puts(out, "\r\n\r\n");
     put(r, out->data, out->len, body, r->is_head ? 0 : n);
     k2i_http_req_answered(r);
 }

@@ -59,24 +59,49 @@ static bool reject(k2i_http_msg *m, int status, const char *why)
     return false;
 }
 
+/* What the head says about framing: one walk over all headers, as this is done for every request. */
+typedef struct framing {
+    uint32_t hosts, lengths, codings;
+    const char *length, *coding, *expect;
+} framing;
+
+static framing framing_read(const k2i_http_msg *m)
+{
+    framing f = {0};
+    for (uint32_t i = 0; i < m->header_count; i++) {
+        const char *name = m->head.data + m->headers[i].name;
+        const char *value = m->headers[i].value ? m->head.data + m->headers[i].value : "";
+        switch (name[0] | 0x20) {
+        case 'h': f.hosts += strcasecmp(name, "host") == 0; break;
+        case 'c':
+            if (strcasecmp(name, "content-length") == 0) f.length = value, f.lengths++;
+            break;
+        case 't':
+            if (strcasecmp(name, "transfer-encoding") == 0) f.coding = value, f.codings++;
+            break;
+        case 'e':
+            if (strcasecmp(name, "expect") == 0) f.expect = value;
+            break;
+        default: break;
+        }
+    }
+    return f;
+}
+
 static bool on_head(void *arg, k2i_http_msg *m)
 {
     k2_http_req *r = arg;
-    uint32_t hosts = k2i_http_msg_header_lines(m, "host");
-    if (hosts > 1 || (hosts == 0 && !m->http10)) return reject(m, 400, "exactly one Host header is expected");
-    if (k2i_http_msg_header_lines(m, "content-length") + k2i_http_msg_header_lines(m, "transfer-encoding") > 1)
-        return reject(m, 400, "more than one Content-Length or Transfer-Encoding header");
-    const char *coding = k2i_http_msg_header(m, "transfer-encoding");
-    if (coding && (strcasecmp(coding, "chunked") != 0 || m->http10))
+    framing f = framing_read(m);
+    uint64_t bytes = 0;
+    if (f.hosts > 1 || (f.hosts == 0 && !m->http10)) return reject(m, 400, "exactly one Host header is expected");
+    if (f.lengths + f.codings > 1) return reject(m, 400, "more than one Content-Length or Transfer-Encoding header");
+    if (f.coding && (strcasecmp(f.coding, "chunked") != 0 || m->http10))
         return reject(m, 501, "the only transfer coding is chunked");
     if (k2i_http_msg_target(m)[0] != '/') return reject(m, 400, "the request target must start with '/'");
-    const char *length = k2i_http_msg_header(m, "content-length");
-    uint64_t bytes = 0;
-    if (length && !k2_str_u64(length, &bytes)) return reject(m, 400, "bad Content-Length");
+    if (f.length && !k2_str_u64(f.length, &bytes)) return reject(m, 400, "bad Content-Length");
     if (bytes > r->server->limits.body_bytes_max) return reject(m, 413, "the body is too large");
-    const char *expect = k2i_http_msg_header(m, "expect");
-    if (expect && strcasecmp(expect, "100-continue") != 0) return reject(m, 417, "the only expectation is 100-continue");
-    if (expect && m->has_body) {
+    if (f.expect && strcasecmp(f.expect, "100-continue") != 0) return reject(m, 417, "the only expectation is 100-continue");
+    if (f.expect && m->has_body) {
         static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
         r->sent_bytes += sizeof go_on - 1;
         k2_conn_write(r->conn, go_on, sizeof go_on - 1);

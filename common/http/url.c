@@ -39,8 +39,7 @@ static const char *port_read(const char *s, uint16_t *port)
 k2_code k2_url_parse(const char *text, k2_url *out, k2_error *err)
 {
     static const char scheme[] = "http://";
-    k2_url u;
-    memset(&u, 0, sizeof u);
+    k2_url u; /* the target is written to its end below; 2 KiB of zeros for every request would be felt */
     if (strncmp(text, scheme, sizeof scheme - 1) != 0)
         return k2_error_set(err, K2_BAD_INPUT, "URL \"%.100s\": expected one that starts with http://", text);
     const char *s = host_read(text + sizeof scheme - 1, u.host, &u.ipv6);
@@ -61,7 +60,11 @@ k2_code k2_url_parse(const char *text, k2_url *out, k2_error *err)
             return k2_error_set(err, K2_BAD_INPUT, "URL \"%.100s...\": longer than %u bytes", text, K2_HTTP_URL_MAX);
         u.target[n++] = *s;
     }
-    *out = u;
+    u.target[n] = 0;
+    memcpy(out->host, u.host, sizeof u.host);
+    memcpy(out->target, u.target, n + 1);
+    out->port = u.port;
+    out->ipv6 = u.ipv6;
     return K2_OK;
 }
 

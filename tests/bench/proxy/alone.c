@@ -1,4 +1,4 @@
-/* The proxy without the rest of k2rl: what bench.sh measures. */
+/* The proxy without the rest of k2rl: what run.sh measures. */
 #include "proxy/proxy.h"
 
 int main(int argc, char **argv)

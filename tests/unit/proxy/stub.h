@@ -14,7 +14,7 @@ typedef struct stub {
     bool foreign;       /* no token ids, no k2 */
     bool whole_only;    /* answers whole, whatever is asked */
     bool sick;          /* /health is 503 */
-    bool at_once;       /* all tokens in one write; otherwise one a millisecond */
+    bool at_once;       /* all tokens in one event; otherwise one a millisecond */
     int status;         /* answers every completion with this, when not 0 */
     uint32_t die_after, stall_after, error_after, lose_end; /* tokens of an answer; 0: never. lose_end: die behind the last token */
     uint32_t fail_times; /* how many answers fail like that; then it works again */

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Requests/s and latency of the proxy against nginx in front of the same stub engine, in interleaved rounds; CSV on stdout:
 #     name,value,unit,ratio,against
-# usage: bench.sh BUILD_DIR [ROUNDS [SECONDS]]
+# usage: run.sh BUILD_DIR [ROUNDS [SECONDS]]
 # One small plain completion a request. nginx passes the bytes on; the proxy reads the request, streams from the engine and puts the
 # answer together. Exit status 77 with a reason where nginx or wrk is missing.
+[ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
-build=${1:?usage: bench.sh BUILD_DIR [ROUNDS [SECONDS]]} rounds=${2:-5} seconds=${3:-2}
+build=${1:?usage: run.sh BUILD_DIR [ROUNDS [SECONDS]]} rounds=${2:-5} seconds=${3:-2}
 here=$(cd "$(dirname "$0")" && pwd)
 nginx=$(PATH=$PATH:/usr/sbin command -v nginx || true)
 for tool in "$nginx:nginx" "$(command -v wrk || true):wrk"; do
@@ -20,6 +21,7 @@ cleanup() {
   rm -rf "$dir"
 }
 trap cleanup EXIT
+for f in stub proxy; do : >"$dir/$f.out"; done # there before anyone looks
 
 # Waits for the line that names the address.
 address() { # FILE
@@ -33,9 +35,9 @@ address() { # FILE
 
 mkfifo "$dir/alive"
 exec 9<>"$dir/alive"
-"$build/proxy_stub" 0 at-once <"$dir/alive" >"$dir/stub.out" & pids+=($!)
+"$build/proxy_stub" 0 at-once <"$dir/alive" >>"$dir/stub.out" & pids+=($!)
 stub=$(address "$dir/stub.out")
-"$build/proxy_alone" --listen 127.0.0.1:0 --engine "http://$stub" --set log.level=error >"$dir/proxy.out" & pids+=($!)
+"$build/proxy_alone" --listen 127.0.0.1:0 --engine "http://$stub" --set log.level=error >>"$dir/proxy.out" & pids+=($!)
 proxy=$(address "$dir/proxy.out")
 
 port=$(( 20000 + $$ % 20000 ))
