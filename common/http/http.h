@@ -67,7 +67,8 @@ const char *k2_http_req_body(const k2_http_req *req, size_t *n);
 
 /* k2_http_req_on_abort - be told at once when the client goes away before the answer is whole.
  *
- * keeps    the request is gone when the callback returns; nothing may be answered in it or after it
+ * keeps    the request is gone when the callback returns; nothing may be answered in it or after it. A client that has pipelined
+ *          more than 32 KiB behind this request is not read any further, and its leaving is noticed only when that is over
  * errors   a request without this callback may be aborted too: the owner of a request that is not answered inside on_request
  *          must set it before on_request returns (asserted)
  */

@@ -39,15 +39,18 @@ static void go_idle(k2_http_req *r)
  * closing on unread bytes would reset the connection and take the answer with it. */
 static void refuse(k2_http_req *r, int status, const char *why)
 {
-    char body[512], head[256];
-    int n = snprintf(body, sizeof body,
-                     "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}", why);
-    int h = snprintf(head, sizeof head,
-                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
-                     status, k2i_http_reason(status), n);
+    k2_buf *out = &r->server->scratch;
+    char head[256];
+    k2_buf_clear(out);
+    k2_buf_puts(out, "{\"error\":{\"message\":");
+    k2_buf_json_string(out, why, strlen(why));
+    k2_buf_puts(out, ",\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}");
+    int n = snprintf(head, sizeof head,
+                     "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n",
+                     status, k2i_http_reason(status), out->len);
     r->state = K2I_REQ_LINGER;
     r->deadline_ns = k2_loop_now_ns(r->server->loop) + LINGER_NS;
-    k2_conn_write2(r->conn, head, (size_t)h, body, (size_t)n);
+    k2_conn_write2(r->conn, head, (size_t)n, out->data, out->len);
     k2_conn_finish(r->conn);
     k2_conn_read_start(r->conn);
 }

@@ -16,7 +16,7 @@
 
 #include "proxy/proxy_core_int.h"
 
-enum { REQUESTS = 60, ENGINES = 6, STEPS = 20000, SEEDS = 12 };
+enum { REQUESTS = 60, ENGINES = 6, STEPS = 20000, SEEDS = 30 };
 
 typedef enum where { NOWHERE, WAITING, AT_ENGINE } where;
 
