@@ -49,8 +49,8 @@ typedef struct k2_prompts_limits {
  *   user message); "answer": "text"; "id": "text" is optional. Other fields are allowed and kept in `json`.
  *
  * memory   the result is the caller's; k2_prompts_free (NULL is fine). Strings live as long as it does
- * errors   BAD_INPUT or LIMIT as "file:line: ...": not JSON, not UTF-8, a field missing, of a wrong type, given twice or holding
- *          U+0000, an unknown role, both or none of "messages" and "prompt", an id given before (names that line), a line or
+ * errors   BAD_INPUT or LIMIT as "file:line: ...": not JSON, not UTF-8, a field missing, of a wrong type, given twice or
+ *          holding U+0000, an unknown role, both or none of "messages" and "prompt", an id given before (names that line), a line or
  *          the file too long, too many prompts; no prompt at all
  * limits   may be NULL
  * tests    tests/unit/data/prompts_test.c, tests/fuzz/data/prompts_fuzz.c
@@ -62,7 +62,8 @@ k2_code k2_prompts_parse(const char *name, const char *bytes, size_t n, const k2
 void k2_prompts_free(k2_prompts *p);
 size_t k2_prompts_count(const k2_prompts *p);                 /* >= 1 */
 const k2_prompt *k2_prompts_at(const k2_prompts *p, size_t i); /* asserts i < count */
-/* Of the lines in order, without line ends, blanks before them and blank lines: two files with the same fingerprint hold the same prompts. */
+/* Of the lines in order, without line ends, blanks before them and blank lines: two files with the same fingerprint hold the
+ * same prompts. */
 k2_digest k2_prompts_fingerprint(const k2_prompts *p);
 
 /* ---- token sequences in Megatron's layout -------------------------------------------------------------------------- */
@@ -92,7 +93,8 @@ typedef struct k2_idx k2_idx;
 /* k2_idx_open - map PREFIX.idx and PREFIX.bin and check them against each other.
  *
  *   .idx: "MMIDIDX\0\0", u64 version 1, u8 dtype, u64 S sequences, u64 D boundaries, S x i32 lengths, S x i64 byte offsets in
- *   .bin, D x i64 document boundaries (first 0, last S); all little-endian and packed. .bin: the sequences one behind the other.
+ *   .bin, D x i64 document boundaries (first 0, last S); all little-endian and packed. .bin: the sequences one behind the
+ *   other.
  *
  * memory   the result is the caller's; k2_idx_close (NULL is fine)
  * errors   NOT_FOUND: a file is missing; BAD_INPUT: magic, version, dtype, a size that does not fit the counts, lengths and
@@ -117,7 +119,8 @@ void k2_idx_document(const k2_idx *x, uint64_t document, uint64_t *first, uint64
 
 /* k2_idx_read - tokens [first, first + count) of a sequence as int32.
  *
- * errors   BAD_INPUT: a value below 0 or above INT32_MAX (names sequence and position). A range outside the sequence is asserted
+ * errors   BAD_INPUT: a value below 0 or above INT32_MAX (names sequence and position). A range outside the sequence is
+ *          asserted
  */
 k2_code k2_idx_read(const k2_idx *x, uint64_t sequence, uint32_t first, uint32_t count, int32_t *out, k2_error *err);
 /* Reads all of .bin: BAD_INPUT where a token is not in 0 .. vocab-1. Once at start, so that no step fails later. */
@@ -133,7 +136,8 @@ typedef struct k2_idx_builder k2_idx_builder;
  * errors   NO_SPACE, IO. The files are PREFIX.bin.PID.tmp and so on until commit
  */
 k2_code k2_idx_builder_begin(const char *prefix, k2_idx_dtype dtype, k2_idx_builder **out, k2_error *err);
-/* One sequence. BAD_INPUT: a token that the type cannot hold; LIMIT: longer than INT32_MAX. After an error only abort is left. */
+/* One sequence. BAD_INPUT: a token that the type cannot hold; LIMIT: longer than INT32_MAX. After an error only abort is
+ * left. */
 k2_code k2_idx_builder_add(k2_idx_builder *b, const int32_t *tokens, size_t count, k2_error *err);
 /* The sequences since the last call are one document (possibly an empty one). */
 void k2_idx_builder_document_end(k2_idx_builder *b);

@@ -21,11 +21,13 @@ typedef struct k2i_jsonl {
     uint32_t line_bytes_max;
 } k2i_jsonl;
 
-/* The next line that is not blank, without its end and the blanks before it. LIMIT: longer than allowed. NOT_FOUND (no text): no more. */
+/* The next line that is not blank, without its end and the blanks before it. LIMIT: longer than allowed. NOT_FOUND (no text):
+ * no more. */
 k2_code k2i_jsonl_next(k2i_jsonl *j, const char **line, size_t *n, k2_error *err);
 
 /* One line as an object. What cJSON would let pass is refused first: bytes that are not UTF-8, control characters in strings,
- * U+0000 (cJSON would cut the string there), deep nesting, text behind the object. The result is cJSON_Delete'd by the caller. */
+ * U+0000 (cJSON would cut the string there), deep nesting, text behind the object. The result is cJSON_Delete'd by the
+ * caller. */
 k2_code k2i_jsonl_object(k2i_place at, const char *line, size_t n, cJSON **out, k2_error *err);
 
 /* A field that may be there once. *out is NULL where it is not there. BAD_INPUT: there twice. */

@@ -72,12 +72,14 @@ bool k2_tokens_push(k2_tokens *list, const int32_t *ids, size_t count);
  */
 bool k2_tokenizer_encode(const k2_tokenizer *t, const char *text, size_t n, k2_tokens *out);
 
-/* k2_tokenizer_decode - append the text of ids; special ids are no text; what is not UTF-8 becomes U+FFFD, and so does a zero byte.
+/* k2_tokenizer_decode - append the text of ids; special ids are no text; what is not UTF-8 becomes U+FFFD, and so does a zero
+ * byte.
  *
  *   One U+FFFD stands for each longest beginning of a character that was broken off, as Unicode recommends and as others'
  *   decoders do, so "E2 82" (a beginning of the euro sign) at the end gives one mark, not two.
  *
- * errors   BAD_INPUT: an id outside the vocabulary (names it and its place); LIMIT: the buffer's cap. On errors nothing was appended.
+ * errors   BAD_INPUT: an id outside the vocabulary (names it and its place); LIMIT: the buffer's cap. On errors nothing was
+ *          appended.
  * source   The Unicode Standard, 3.9, "U+FFFD Substitution of Maximal Subparts"
  */
 k2_code k2_tokenizer_decode(const k2_tokenizer *t, const int32_t *ids, size_t count, k2_buf *out, k2_error *err);

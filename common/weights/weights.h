@@ -58,8 +58,8 @@ typedef struct k2_weights_file k2_weights_file;
  *   u64 header size, JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ..., "__metadata__": {text: text}}, data.
  *
  * memory   the result is the caller's; k2_weights_file_close (NULL is fine). Tensors and names live as long as it does
- * errors   "path: ...": NOT_FOUND; BAD_INPUT: shorter than its header says, header not JSON, a field missing or of a wrong type,
- *          a name given twice, bytes that do not fit dtype and shape, tensors that overlap, leave a gap or the file;
+ * errors   "path: ...": NOT_FOUND; BAD_INPUT: shorter than its header says, header not JSON, a field missing or of a wrong
+ *          type, a name given twice, bytes that do not fit dtype and shape, tensors that overlap, leave a gap or the file;
  *          UNSUPPORTED: a dtype that is not in K2_DTYPES; LIMIT
  * source   huggingface/safetensors, README.md, "Format"
  * tests    tests/unit/weights/file_test.c, tests/fuzz/weights/file_fuzz.c
@@ -101,13 +101,14 @@ k2_code k2_weights_file_write(const char *path, const k2_weights_slot *slots, si
  *   Skipped are tensors named *.rotary_emb.inv_freq, which follow from the sizes, and those of prediction layers, which stand
  *   behind the last layer of the slots and take no part in the model's own answers.
  *
- * errors   NOT_FOUND: neither file, or a tensor or shard missing; BAD_INPUT: another shape, a tensor that no slot asks for, index
- *          and shards that disagree, a shard's name that leaves the directory; and those of the two functions above. On errors
+ * errors   NOT_FOUND: neither file, or a tensor or shard missing; BAD_INPUT: another shape, a tensor that no slot asks for,
+ *          index and shards that disagree, a shard's name that leaves the directory; and those of the two functions above. On errors
  *          the slots' memory is undefined
  * tests    tests/unit/weights/dir_test.c; tests/interop/weights (transformers and safetensors read what we write)
  */
 k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err);
-/* Write DIR/model.safetensors, then DIR/config.json: a directory with a config.json holds its weights. DIR is made if need be. */
+/* Write DIR/model.safetensors, then DIR/config.json: a directory with a config.json holds its weights. DIR is made if need
+ * be. */
 k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_slot *slots, size_t count, k2_error *err);
 /* The weights digest (see below) of slots in memory. */
 k2_digest k2_weights_digest(const k2_weights_slot *slots, size_t count);
@@ -194,7 +195,7 @@ void k2_weights_segment_encode(const k2_weights_segment *s, unsigned char out[K2
 k2_code k2_weights_segment_decode(const unsigned char header[K2_WEIGHTS_SEGMENT_HEADER_BYTES], uint64_t segment_bytes,
                                   k2_weights_segment *out, k2_error *err);
 
-/* ---- the command ----------------------------------------------------------------------------------------------------------- */
+/* ---- the command --------------------------------------------------------------------------------------------------------- */
 
 /* `k2rl ckpt ...`; argv[0] is "ckpt". Returns the exit status: 0, 2 for bad input or usage, 1 otherwise. */
 int k2_weights_main(int argc, char **argv);
