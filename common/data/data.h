@@ -50,8 +50,8 @@ typedef struct k2_prompts_limits {
  *
  * memory   the result is the caller's; k2_prompts_free (NULL is fine). Strings live as long as it does
  * errors   BAD_INPUT or LIMIT as "file:line: ...": not JSON, not UTF-8, a field missing, of a wrong type, given twice or
- *          holding U+0000, an unknown role, both or none of "messages" and "prompt", an id given before (names that line), a line or
- *          the file too long, too many prompts; no prompt at all
+ *          holding U+0000, an unknown role, both or none of "messages" and "prompt", an id given before (names that line), a
+ *          line or the file too long, too many prompts; no prompt at all
  * limits   may be NULL
  * tests    tests/unit/data/prompts_test.c, tests/fuzz/data/prompts_fuzz.c
  */

@@ -102,8 +102,8 @@ k2_code k2_weights_file_write(const char *path, const k2_weights_slot *slots, si
  *   behind the last layer of the slots and take no part in the model's own answers.
  *
  * errors   NOT_FOUND: neither file, or a tensor or shard missing; BAD_INPUT: another shape, a tensor that no slot asks for,
- *          index and shards that disagree, a shard's name that leaves the directory; and those of the two functions above. On errors
- *          the slots' memory is undefined
+ *          index and shards that disagree, a shard's name that leaves the directory; and those of the two functions above. On
+ *          errors the slots' memory is undefined
  * tests    tests/unit/weights/dir_test.c; tests/interop/weights (transformers and safetensors read what we write)
  */
 k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err);
