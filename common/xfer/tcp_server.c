@@ -295,20 +295,6 @@ static void conn_run(loop *l, conn *c)
 
 /* ---- accepting -------------------------------------------------------------------------------------------------- */
 
-/* No descriptor is left: take the connection with the reserve and close it, else the listener would stay ready for ever. */
-static void accept_refuse(k2i_server *v)
-{
-    pthread_mutex_lock(&v->lock);
-    if (v->reserve >= 0) close(v->reserve);
-    int fd = accept4(v->listener, NULL, NULL, SOCK_CLOEXEC);
-    if (fd >= 0) {
-        atomic_fetch_add(&v->conns_refused, 1);
-        close(fd);
-    }
-    v->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    pthread_mutex_unlock(&v->lock);
-}
-
 static void conn_add(loop *l, int fd)
 {
     k2i_server *v = l->server;
@@ -330,15 +316,35 @@ static void conn_add(loop *l, int fd)
     if (epoll_ctl(l->epoll, EPOLL_CTL_ADD, fd, &ev) != 0) conn_close(l, c);
 }
 
+/* No descriptor is left: take the connection with the reserve and close it, else the listener would stay ready for ever. Where
+ * the reserve can be had again at once, there is a descriptor after all, and the connection is kept. False when nobody is
+ * there. */
+static bool accept_scarce(loop *l)
+{
+    k2i_server *v = l->server;
+    pthread_mutex_lock(&v->lock);
+    if (v->reserve >= 0) close(v->reserve);
+    int fd = accept4(v->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    v->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    bool refuse = fd >= 0 && v->reserve < 0;
+    if (refuse) {
+        atomic_fetch_add(&v->conns_refused, 1);
+        close(fd);
+        v->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    }
+    pthread_mutex_unlock(&v->lock);
+    if (fd >= 0 && !refuse) conn_add(l, fd);
+    return fd >= 0;
+}
+
 static void accept_all(loop *l)
 {
     for (int turn = 0; turn < TURNS_MAX; turn++) {
         int fd = accept4(l->server->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        bool scarce = fd < 0 && (errno == EMFILE || errno == ENFILE); /* also said when nobody waits to be accepted */
         if (fd >= 0)
             conn_add(l, fd);
-        else if (errno == EMFILE || errno == ENFILE)
-            accept_refuse(l->server);
-        else if (errno != ECONNABORTED && errno != EINTR)
+        else if (scarce ? !accept_scarce(l) : errno != ECONNABORTED && errno != EINTR)
             return;
     }
 }

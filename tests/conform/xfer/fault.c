@@ -111,9 +111,9 @@ static const void *fault_remote_map(void *r)
     return w->inner->remote_map(w->object);
 }
 
-static k2_code hang(const k2_xfer_io *io, k2_error *err)
+static k2_code hang(const k2_xfer_io *io, uint64_t until_ns, k2_error *err)
 {
-    while (k2_now_ns() < io->deadline_ns) {
+    while (k2_now_ns() < until_ns) {
         if (io->cancel != NULL && atomic_load(io->cancel)) return k2_error_set(err, K2_CANCELED, "fault: canceled");
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
@@ -136,7 +136,8 @@ static k2_code fault_remote_read(void *r, k2_xfer_io *io, k2_error *err)
     case FAULT_DROP: memset(io->local, 0xdd, io->bytes); return k2_error_set(err, K2_TIMEOUT, "fault: dropped");
     case FAULT_CORRUPT: return corrupt(w, io, err);
     case FAULT_CUT: memset(io->local, 0xcc, io->bytes / 2); return k2_error_set(err, K2_PEER_CLOSED, "fault: cut");
-    case FAULT_DELAY: return hang(io, err);
+    case FAULT_DELAY: return hang(io, k2_now_ns() + 5 * K2_NS_PER_MS, err);
+    case FAULT_HANG: return hang(io, io->deadline_ns, err);
     case FAULT_REFUSE: return k2_error_set(err, K2_PEER_REFUSED, "fault: refused");
     default: return w->inner->remote_read(w->object, io, err);
     }

@@ -9,9 +9,10 @@ typedef enum fault_kind {
     FAULT_DROP,    /* nothing comes: TIMEOUT, at once instead of after the deadline */
     FAULT_CORRUPT, /* one bit is wrong; a transport that verifies notices it itself */
     FAULT_CUT,     /* half of the bytes, then the connection is gone */
-    FAULT_DELAY,   /* hangs until the deadline or a cancel */
+    FAULT_DELAY,   /* comes too late: TIMEOUT after a while */
     FAULT_REFUSE,  /* the peer says no */
-    FAULT_COUNT
+    FAULT_COUNT,
+    FAULT_HANG /* nothing comes until the deadline or a cancel; not counted among the others, because it takes its time */
 } fault_kind;
 
 /* From the read number `first` (0 = the next one) on, `count` reads fail this way. */

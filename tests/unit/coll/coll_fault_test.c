@@ -117,7 +117,7 @@ static const scenario scenarios[] = {
      "all_gather_bytes #3 (8 bytes) of group 7: rank 1 did not come within 100 ms; the last it began is barrier #2"},
     {"death", true, 0, odd_death, NULL, false, K2_PEER_CLOSED, "of group 7: rank 1"}, /* over tcp in the barrier already */
     {"abort", false, 0, odd_abort, NULL, false, K2_CANCELED, "rank 1 gave up: the loss is not finite"},
-    {"leaving", false, 0, odd_leaving, NULL, false, K2_PEER_CLOSED, "rank 1 "},
+    {"leaving", false, 0, odd_leaving, NULL, false, K2_PEER_CLOSED, "of group 7: rank 1"},
 };
 
 static void a_rank_out_of_step_is_named_by_the_others(void **state)
