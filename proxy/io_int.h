@@ -5,8 +5,8 @@
  *   upstream.c  its engine's side: the stream that comes, and what becomes of it when the engine fails
  *   pages.c     which path is what; /health, /metrics, /k2/engines
  *
- * Nouns: a *job* is one client's request that takes an engine; it is in the core from its beginning until the answer is whole, and
- * lives a little longer where a slow client has not taken the answer yet.
+ * Nouns: a *job* is one client's request that takes an engine; it is in the core from its beginning until the answer is whole,
+ * and lives a little longer where a slow client has not taken the answer yet.
  */
 #ifndef K2_PROXY_IO_INT_H
 #define K2_PROXY_IO_INT_H

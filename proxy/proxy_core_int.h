@@ -1,5 +1,5 @@
-/* proxy_core - the proxy's decisions: which engine serves a request, when it is sent again, when it is refused. Pure: an event with its
- * time in, a bounded list of actions out; nothing is allocated after new.
+/* proxy_core - the proxy's decisions: which engine serves a request, when it is sent again, when it is refused. Pure: an event
+ * with its time in, a bounded list of actions out; nothing is allocated after new.
  *
  *   request:   REQUEST ──► queued ──SEND──► running ──DONE──► gone
  *                 │          ▲ │               │ └─FAILED, engine gone─► queued (resumed first)
@@ -29,7 +29,13 @@
 #define K2I_PX_PROBES_DEAD 4u /* failed health checks in a row: its requests go elsewhere */
 #define K2I_PX_ERRORS_DOWN 3u /* answers 5xx in a row */
 
-typedef enum k2i_px_engine_state { K2I_PX_FREE, K2I_PX_JOINING, K2I_PX_READY, K2I_PX_DRAINING, K2I_PX_DOWN } k2i_px_engine_state;
+typedef enum k2i_px_engine_state {
+    K2I_PX_FREE,     /* the slot is empty */
+    K2I_PX_JOINING,  /* has not shown its health yet */
+    K2I_PX_READY,    /* takes requests */
+    K2I_PX_DRAINING, /* finishes what it has, gets nothing new */
+    K2I_PX_DOWN      /* failed; back when it is healthy */
+} k2i_px_engine_state;
 
 typedef struct k2i_px_engine {
     uint64_t id, incarnation;

@@ -67,8 +67,8 @@ const char *k2_http_req_body(const k2_http_req *req, size_t *n);
 
 /* k2_http_req_on_abort - be told at once when the client goes away before the answer is whole.
  *
- * keeps    the request is gone when the callback returns; nothing may be answered in it or after it. A client that has pipelined
- *          more than 32 KiB behind this request is not read any further, and its leaving is noticed only when that is over
+ * keeps    the request is gone when the callback returns; nothing may be answered in it or after it. A client that has
+ *          pipelined more than 32 KiB behind this request is not read any further, and its leaving is noticed only when that is over
  * errors   a request without this callback may be aborted too: the owner of a request that is not answered inside on_request
  *          must set it before on_request returns (asserted)
  */
@@ -80,8 +80,8 @@ void k2_http_req_on_drain(k2_http_req *req, void (*on_drain)(void *arg), void *a
 void k2_http_header_add(k2_http_req *req, const char *name, const char *value);
 /* Answer whole; the request is gone when this returns. body is copied; content_type may be NULL when n is 0. */
 void k2_http_respond(k2_http_req *req, int status, const char *content_type, const void *body, size_t n);
-/* Answer in pieces (chunked; for HTTP/1.0 clients the connection's end is the answer's end). content_type is a literal: the head
- * leaves with the first piece, or at the end of this turn of the loop. */
+/* Answer in pieces (chunked; for HTTP/1.0 clients the connection's end is the answer's end). content_type is a literal: the
+ * head leaves with the first piece, or at the end of this turn of the loop. */
 void k2_http_stream_begin(k2_http_req *req, int status, const char *content_type);
 /* k2_http_stream_write - send one piece; it leaves in this turn of the loop.
  *
@@ -112,7 +112,7 @@ typedef struct k2_http_client_config {
 } k2_http_client_config;
 
 k2_http_client *k2_http_client_new(k2_loop *loop, const k2_http_client_config *config);
-/* Cancels all calls (of their callbacks only on_gone comes) and closes all connections; the pointer is invalid after this call. */
+/* Cancels all calls (of their callbacks only on_gone comes) and closes all connections; the pointer is invalid then. */
 void k2_http_client_close(k2_http_client *c);
 
 typedef struct k2_http_call_spec {
@@ -151,8 +151,8 @@ k2_http_call *k2_http_request(k2_http_client *c, const k2_http_call_spec *spec, 
                               k2_error *err);
 /* Give the call up: no callback comes any more (but on_gone, at once), a busy connection is closed so that the peer notices. */
 void k2_http_cancel(k2_http_call *call);
-/* Back-pressure: the peer is made to wait until resume; what has been read already (64 KiB at most) still comes. The idle deadline
- * rests meanwhile, and so does noticing that the peer has gone. */
+/* Back-pressure: the peer is made to wait until resume; what has been read already (64 KiB at most) still comes. The idle
+ * deadline rests meanwhile, and so does noticing that the peer has gone. */
 void k2_http_call_pause(k2_http_call *call);
 void k2_http_call_resume(k2_http_call *call);
 /* Value of an answer's header; from on_head to on_done. NULL when absent. */

@@ -1,7 +1,7 @@
-/* openai - reading and writing the bodies of the OpenAI interface, with the "k2" extension: one code for proxy, rollout and master.
+/* openai - reading and writing the bodies of the OpenAI interface, with the "k2" extension: one code for all.
  *
- * The second public header of common/http, apart because it is pure (bytes in, bytes out; no loop). Nouns: a *request* is a body
- * of POST /v1/completions or /v1/chat/completions; an *answer* is a whole response or one chunk of a stream, both read into one
+ * The second public header of common/http, apart because it is pure (bytes in, bytes out; no loop). Nouns: a *request* is a
+ * body of POST /v1/completions or /v1/chat/completions; an *answer* is a whole response or one chunk of a stream, both read into one
  * type; an *error* carries its HTTP status. What a request owns goes with its fini.
  *
  * The extension: request {"k2": {trajectory, group, position, digest, seed, train, repetition}}, answer choices with
@@ -165,8 +165,8 @@ k2_code k2_openai_parse_answer(const char *body, size_t n, k2_openai_parsed *out
 
 /* {"object":"list","data":[{"id":model,"object":"model","created":..,"owned_by":"k2rl"}]} */
 void k2_openai_write_models(k2_buf *out, const char *const *models, size_t count, uint64_t created);
-/* An engine's answer to GET /health: {"status":"ok","k2":{"version":..,"digest":".."}}; without k2 (has_k2 false) when it holds no
- * weights. */
+/* An engine's answer to GET /health: {"status":"ok","k2":{"version":..,"digest":".."}}; without k2 (has_k2 false) when it
+ * holds no weights. */
 void k2_openai_write_health(k2_buf *out, bool has_k2, uint64_t version, k2_digest digest);
 /* Reads version and digest of such an answer (of the "k2" object or of the top level); false where there are none, as with
  * others' engines, whose body may be anything. */

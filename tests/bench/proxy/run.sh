@@ -2,8 +2,8 @@
 # Requests/s and latency of the proxy against nginx in front of the same stub engine, in interleaved rounds; CSV on stdout:
 #     name,value,unit,ratio,against
 # usage: run.sh BUILD_DIR [ROUNDS [SECONDS]]
-# One small plain completion a request. nginx passes the bytes on; the proxy reads the request, streams from the engine and puts the
-# answer together. Exit status 77 with a reason where nginx or wrk is missing.
+# One small plain completion a request. nginx passes the bytes on; the proxy reads the request, streams from the engine and puts
+# the answer together. Exit status 77 with a reason where nginx or wrk is missing.
 [ -n "${BASH_VERSION:-}" ] || exec bash "$0" "$@"
 set -euo pipefail
 build=${1:?usage: run.sh BUILD_DIR [ROUNDS [SECONDS]]} rounds=${2:-5} seconds=${3:-2}
@@ -50,7 +50,8 @@ error_log $dir/error.log crit;
 events { worker_connections 4096; }
 http {
   access_log off;
-  client_body_temp_path $dir/body; proxy_temp_path $dir/temp; fastcgi_temp_path $dir/f; uwsgi_temp_path $dir/u; scgi_temp_path $dir/s;
+  client_body_temp_path $dir/body; proxy_temp_path $dir/temp;
+  fastcgi_temp_path $dir/f; uwsgi_temp_path $dir/u; scgi_temp_path $dir/s;
   keepalive_requests 1000000000;
   upstream engine { server $stub; keepalive 256; keepalive_requests 1000000000; }
   server {
@@ -67,7 +68,8 @@ wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 wrk.body = '{"model":"stub-model","prompt":[1,2,3,4,5,6,7,8],"max_tokens":4,"temperature":1,"logprobs":1}'
 function done(summary, latency)
-  io.write(string.format("RESULT %f %f %f %d\n", summary.requests / (summary.duration / 1e6), latency:percentile(50), latency:percentile(99),
+  io.write(string.format("RESULT %f %f %f %d\n", summary.requests / (summary.duration / 1e6), latency:percentile(50),
+    latency:percentile(99),
     summary.errors.status + summary.errors.connect + summary.errors.read + summary.errors.timeout))
 end
 LUA
@@ -91,7 +93,10 @@ done
 median() { # FILE COLUMN
   sort -g -k"$2,$2" "$1" | awk -v c="$2" '{v[NR]=$c} END {print (NR % 2) ? v[(NR+1)/2] : (v[NR/2]+v[NR/2+1])/2}'
 }
-row() { awk -v n="$1" -v v="$2" -v u="$3" -v o="$4" -v a="$5" 'BEGIN {printf "%s,%.6g,%s,%s,%s\n", n, v, u, (o > 0 ? sprintf("%.3f", v / o) : ""), a}'; }
+row() { # NAME VALUE UNIT OTHER AGAINST
+  awk -v n="$1" -v v="$2" -v u="$3" -v o="$4" -v a="$5" \
+    'BEGIN {printf "%s,%.6g,%s,%s,%s\n", n, v, u, (o > 0 ? sprintf("%.3f", v / o) : ""), a}'
+}
 
 n=$(median "$dir/nginx.32" 1)
 row stub_direct_requests "$(median "$dir/direct.32" 1)" requests/s "$n" nginx

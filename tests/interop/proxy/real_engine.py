@@ -1,5 +1,5 @@
-"""Real engines behind the proxy: an engine is killed in mid-answer, and the client's stream is still, to the token, the character and
-the bit of each log-probability, the answer that nobody disturbed. Then the stock OpenAI client, where it is installed.
+"""Real engines behind the proxy: an engine is killed in mid-answer, and the client's stream is still, to the token, the character
+and the bit of each log-probability, the answer that nobody disturbed. Then the stock OpenAI client, where it is installed.
 
 usage: real_engine.py K2RL SOURCE_DIR
 """

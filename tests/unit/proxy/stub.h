@@ -16,7 +16,8 @@ typedef struct stub {
     bool sick;          /* /health is 503 */
     bool at_once;       /* all tokens in one event; otherwise one a millisecond */
     int status;         /* answers every completion with this, when not 0 */
-    uint32_t die_after, stall_after, error_after, lose_end; /* tokens of an answer; 0: never. lose_end: die behind the last token */
+    uint32_t die_after, stall_after, error_after; /* tokens of an answer; 0: never */
+    uint32_t lose_end;                            /* not 0: die behind the last token */
     uint32_t fail_times; /* how many answers fail like that; then it works again */
     uint32_t stop_every; /* a token that this divides ends the answer with "stop"; 0: none does */
     bool has_digest;
