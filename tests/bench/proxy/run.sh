@@ -95,7 +95,7 @@ median() { # FILE COLUMN
 }
 row() { # NAME VALUE UNIT OTHER AGAINST
   awk -v n="$1" -v v="$2" -v u="$3" -v o="$4" -v a="$5" \
-    'BEGIN {printf "%s,%.6g,%s,%s,%s\n", n, v, u, (o > 0 ? sprintf("%.3f", v / o) : ""), a}'
+    'BEGIN {printf "%s,%.6g,%s,%s,%s\n", n, v, u, (o > 0 && v > 0 ? sprintf("%.3f", v / o) : ""), a}'
 }
 
 n=$(median "$dir/nginx.32" 1)
