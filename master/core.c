@@ -105,11 +105,12 @@ static void begin_save(k2m_core *m)
         k2m_decide(m);
         return;
     }
+    /* Numbered by all steps ever taken, so that no checkpoint is written over one that the journal may still name. */
     m->saving = (k2m_checkpoint){.exists = true,
+                                 .number = m->trainer_pretrain + m->trainer_step,
                                  .step = m->trainer_step,
                                  .pretrain = m->trainer_pretrain,
-                                 .iteration = m->iteration,
-                                 .number = only_pretrain(m) ? m->trainer_pretrain : m->trainer_step};
+                                 .iteration = m->iteration};
     snprintf(m->dir_text, sizeof m->dir_text, "%s/step_%07llu", m->c.checkpoints_dir, (unsigned long long)m->saving.number);
     barrier_phase(m, K2M_PHASE_SAVE, K2_MSG_SAVE);
 }

@@ -265,7 +265,7 @@ static void print_json(const k2m_reporter *p, const k2m_core *m, const char *hex
         (unsigned long long)n.cut_total, (unsigned long long)n.resumed_total, (unsigned long long)m->retried);
     k2_buf_printf(&b, "\"dropped\": %llu, \"repetitions\": %llu, \"pretrain_steps\": %llu, \"weights_digest\": \"%s\", ",
                   (unsigned long long)n.dropped_total, (unsigned long long)n.repetition_total,
-                  (unsigned long long)m->trainer_pretrain, hex);
+                  (unsigned long long)K2_MAX(m->trainer_pretrain, m->checkpoint.pretrain), hex);
     k2_buf_puts(&b, "\"run_dir\": ");
     k2_buf_json_string(&b, p->run->config.run_dir, strlen(p->run->config.run_dir));
     k2_buf_printf(&b,
