@@ -92,7 +92,7 @@ static void print_data(const char *what, const char *path, const k2m_prompt_set 
     if (s->count)
         printf("  %-10s %u prompts, longest %u tokens: %s\n", what, s->count, s->length_max, path);
     else
-        printf("  %-10s %s\n", what, path[0] ? path : "none");
+        printf("  %-10s %s\n", what, path[0] ? path : "generated where missing");
 }
 
 void k2m_plan_print(const k2m_run *r)
@@ -117,12 +117,15 @@ void k2m_plan_print(const k2m_run *r)
     }
     printf("memory     %.2f GiB of %.2f GiB\n", gib(p.total_bytes), gib(p.machine_bytes));
     printf("data\n");
-    if (c->data_task[0]) printf("  task       %s: what is missing is generated at the start\n", c->data_task);
+    if (c->data_task[0]) printf("  %-10s %s\n", "task", c->data_task);
     if (!pretrain) {
         print_data("prompts", c->data_prompts, &r->train);
         print_data("heldout", c->data_heldout, &r->heldout);
     }
-    if (c->pretrain_steps) printf("  %-10s %s (%llu tokens)\n", "corpus", c->data_corpus, (unsigned long long)r->corpus_tokens);
+    if (c->pretrain_steps && r->corpus_tokens)
+        printf("  %-10s %llu tokens: %s\n", "corpus", (unsigned long long)r->corpus_tokens, c->data_corpus);
+    else if (c->pretrain_steps)
+        printf("  %-10s generated where missing\n", "corpus");
     printf("plan       %llu pretraining steps of %llu x %llu tokens", (unsigned long long)c->pretrain_steps,
            (unsigned long long)c->pretrain_batch_sequences, (unsigned long long)c->pretrain_sequence_tokens);
     if (!pretrain)

@@ -186,9 +186,10 @@ static void data_paths(k2m_run *r)
 {
     k2_config *c = &r->config;
     if (!c->data_task[0]) return;
-    if (!c->data_prompts[0])
+    bool prompts = strcmp(c->data_task, "quickstart") == 0;
+    if (prompts && !c->data_prompts[0])
         snprintf(c->data_prompts, sizeof c->data_prompts, "%.400s/data/%s", c->run_dir, K2_TASK_PROMPTS_FILE);
-    if (!c->data_heldout[0])
+    if (prompts && !c->data_heldout[0])
         snprintf(c->data_heldout, sizeof c->data_heldout, "%.400s/data/%s", c->run_dir, K2_TASK_HELDOUT_FILE);
     if (!c->data_corpus[0])
         snprintf(c->data_corpus, sizeof c->data_corpus, "%.400s/data/%s", c->run_dir, K2_TASK_CORPUS_PREFIX);
@@ -201,6 +202,7 @@ k2_code k2m_run_check(k2m_run *r, k2_error *err)
     k2_code code = k2_config_check(c, err);
     if (code == K2_OK) code = check_model(r, err);
     if (code == K2_OK) code = load_data(r, false, err);
+    if (code == K2_OK && strcmp(c->data_task, "licences") == 0 && !c->data_corpus[0]) code = k2_task_licences_check(NULL, err);
     if (code == K2_OK && !is_pretrain(r)) code = check_port("proxy.listen", c->proxy_listen, err);
     if (code == K2_OK) code = k2m_plan_check(r, err);
     if (code == K2_OK) code = check_existing(r, err);
@@ -215,13 +217,14 @@ k2_code k2m_run_check(k2m_run *r, k2_error *err)
 static k2_code generate(const k2m_run *r, k2_error *err)
 {
     const k2_config *c = &r->config;
-    if (strcmp(c->data_task, "quickstart") != 0) return K2_OK;
     k2_task_sizes sizes = K2_TASK_SIZES_DEFAULT;
     sizes.corpus = (uint32_t)c->data_task_corpus;
     sizes.prompts = (uint32_t)c->data_task_prompts;
     sizes.heldout = (uint32_t)c->data_task_heldout;
     char *dir = k2_asprintf("%s/data", c->run_dir);
-    k2_code code = k2_task_quickstart_ensure(dir, c->seed, &sizes, err);
+    k2_code code = K2_OK;
+    if (strcmp(c->data_task, "quickstart") == 0) code = k2_task_quickstart_ensure(dir, c->seed, &sizes, err);
+    if (strcmp(c->data_task, "licences") == 0) code = k2_task_licences_ensure(dir, NULL, err);
     k2_free(dir);
     return code;
 }

@@ -55,13 +55,12 @@ static k2_code check_rollout(const k2_config *c, k2_error *err)
 
 static k2_code check_data(const k2_config *c, k2_error *err)
 {
-    bool generated = c->data_task[0];
-    if (generated) return K2_OK;
+    if (is(c->data_task, "quickstart")) return K2_OK;
     if (!is(c->mode, "pretrain") && !c->data_prompts[0])
         return k2_error_set(err, K2_BAD_INPUT, "data.prompts: found nothing, expected a JSONL file for mode \"%s\"", c->mode);
     if (!is(c->mode, "pretrain") && !c->data_heldout[0])
         return k2_error_set(err, K2_BAD_INPUT, "data.heldout: found nothing, expected a JSONL file for mode \"%s\"", c->mode);
-    if (c->pretrain_steps > 0 && !c->data_corpus[0])
+    if (c->pretrain_steps > 0 && !c->data_corpus[0] && !c->data_task[0])
         return k2_error_set(err, K2_BAD_INPUT,
                             "data.corpus: found nothing, expected the prefix of a corpus for pretrain.steps");
     return K2_OK;

@@ -26,10 +26,12 @@
     STR(data_prompts, "data.prompts", "", SAME, "training prompts, JSONL")                                                       \
     STR(data_heldout, "data.heldout", "", SAME, "held-out prompts for evaluation, JSONL")                                        \
     STR(data_corpus, "data.corpus", "", SAME, "pretraining corpus: prefix of the .idx and .bin files")                           \
-    ENUM(data_task, "data.task", "", "|quickstart", SAME, "generate the three files above, where missing, from this task")       \
-    U64(data_task_corpus, "data.task_corpus", 20000, 1, 100000000, SAME, "documents of a generated corpus")                      \
-    U64(data_task_prompts, "data.task_prompts", 4096, 1, 100000000, SAME, "generated training prompts")                          \
-    U64(data_task_heldout, "data.task_heldout", 256, 1, 1000000, SAME, "generated held-out prompts")                             \
+    ENUM(data_task, "data.task", "", "|quickstart|licences", SAME,                                                               \
+         "generate the files above, where missing: quickstart, word games (all three); licences, the licence texts of a Debian " \
+         "(the corpus)")                                                                                                         \
+    U64(data_task_corpus, "data.task_corpus", 20000, 1, 100000000, SAME, "quickstart: documents of its corpus")                      \
+    U64(data_task_prompts, "data.task_prompts", 4096, 1, 100000000, SAME, "quickstart: training prompts")                          \
+    U64(data_task_heldout, "data.task_heldout", 256, 1, 1000000, SAME, "quickstart: held-out prompts")                             \
     BOOL(data_shuffle, "data.shuffle", true, SAME, "shuffle prompts anew in every epoch")                                        \
                                                                                                                                  \
     STR(master_listen, "master.listen", "", FREE,                                                                                \

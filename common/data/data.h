@@ -187,6 +187,23 @@ k2_code k2_task_quickstart_write(const char *dir, uint64_t seed, const k2_task_s
 /* The same, but does nothing where DIR already holds the files of this seed and these sizes. */
 k2_code k2_task_quickstart_ensure(const char *dir, uint64_t seed, const k2_task_sizes *sizes, k2_error *err);
 
+#define K2_TASK_LICENCES_DIR "/usr/share/common-licenses"
+
+/* k2_task_licences_write - a corpus for pretraining from the licence texts that every Debian has; no prompts.
+ *
+ *   Each regular file is a document. `from` is another directory of text files, NULL for K2_TASK_LICENCES_DIR.
+ *
+ * keeps    what `_ensure` made once stays, though the texts may change with an upgrade of the system: a run that is resumed
+ *          goes on with the corpus that it was begun with
+ * errors   NOT_FOUND: no such directory; BAD_INPUT: no text in it; NO_SPACE, IO
+ * tests    tests/unit/data/task_test.c, tests/e2e/configs_test.sh
+ */
+k2_code k2_task_licences_write(const char *dir, const char *from, k2_error *err);
+/* The same, but does nothing where DIR holds these files already. */
+k2_code k2_task_licences_ensure(const char *dir, const char *from, k2_error *err);
+/* Whether there is something to read, without writing anything: to be called before a run directory is made. */
+k2_code k2_task_licences_check(const char *from, k2_error *err);
+
 /* ---- the command ----------------------------------------------------------------------------------------------------- */
 
 /* `k2rl data ...`; argv[0] is "data". Returns the exit status: 0, 2 for bad input or usage, 1 otherwise. */

@@ -5,7 +5,24 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const tasks[] = {"quickstart"};
+static k2_code task_write(const char *name, const char *dir, uint64_t seed, const k2_task_sizes *sizes, k2_error *err)
+{
+    static const k2_task_sizes none = {0};
+    if (strcmp(name, "quickstart") == 0) {
+        k2_code code = k2_task_quickstart_write(dir, seed, sizes, err);
+        if (code == K2_OK)
+            printf("%s: %s, %s, %s.idx and %s.bin written\n", dir, K2_TASK_PROMPTS_FILE, K2_TASK_HELDOUT_FILE,
+                   K2_TASK_CORPUS_PREFIX, K2_TASK_CORPUS_PREFIX);
+        return code;
+    }
+    if (strcmp(name, "licences") != 0)
+        return k2_error_set(err, K2_BAD_INPUT, "unknown task \"%.64s\", expected quickstart or licences", name);
+    if (memcmp(sizes, &none, sizeof none) != 0)
+        return k2_error_set(err, K2_BAD_INPUT, "licences: found an option with a size, expected --out alone");
+    k2_code code = k2_task_licences_write(dir, NULL, err);
+    if (code == K2_OK) printf("%s: %s.idx and %s.bin written\n", dir, K2_TASK_CORPUS_PREFIX, K2_TASK_CORPUS_PREFIX);
+    return code;
+}
 
 k2_code k2i_data_task(char **args, int count, k2_error *err)
 {
@@ -26,15 +43,9 @@ k2_code k2i_data_task(char **args, int count, k2_error *err)
     k2_code code = k2i_args_parse(args, count, options, K2_COUNT(options), &operands, err);
     if (code != K2_OK) return code;
     if (operands != 1)
-        return k2_error_set(err, K2_BAD_INPUT, "%d operands, expected the name of one task: quickstart", operands);
-    if (strcmp(args[0], tasks[0]) != 0)
-        return k2_error_set(err, K2_BAD_INPUT, "unknown task \"%.64s\", expected %s", args[0], tasks[0]);
+        return k2_error_set(err, K2_BAD_INPUT, "%d operands, expected the name of one task: quickstart or licences", operands);
     if (!dir) return k2_error_set(err, K2_BAD_INPUT, "--out DIR is missing");
-    code = k2_task_quickstart_write(dir, seed, &sizes, err);
-    if (code == K2_OK)
-        printf("%s: %s, %s, %s.idx and %s.bin written\n", dir, K2_TASK_PROMPTS_FILE, K2_TASK_HELDOUT_FILE,
-               K2_TASK_CORPUS_PREFIX, K2_TASK_CORPUS_PREFIX);
-    return code;
+    return task_write(args[0], dir, seed, &sizes, err);
 }
 
 static const struct {
@@ -52,8 +63,10 @@ static const struct {
      "  --field NAME   the field that holds the text (default: text)\n"},
     {"show", k2i_data_show, "k2rl data show PREFIX|FILE.jsonl",
      "Check a token file or a prompt file, and print its counts, its fingerprint and its first item.", ""},
-    {"task", k2i_data_task, "k2rl data task quickstart --out DIR [options]",
-     "Generate a task: a corpus for pretraining, prompts to train on, and held-out prompts to measure with.",
+    {"task", k2i_data_task, "k2rl data task quickstart|licences --out DIR [options]",
+     "Generate a task: a corpus for pretraining and, for quickstart, prompts to train on and held-out prompts to measure with.",
+     "  quickstart        word games, drawn anew for each seed\n"
+     "  licences          the licence texts of a Debian (" K2_TASK_LICENCES_DIR "): a corpus only; takes no sizes\n"
      "  --out DIR         where to write corpus.idx, corpus.bin, prompts.jsonl, heldout.jsonl\n"
      "  --seed N          the same seed and sizes give the same files (default: 1)\n"
      "  --corpus N        documents (default: 20000)\n"

@@ -1,8 +1,10 @@
-/* `k2rl data text2idx` and `jsonl2idx`: documents to token files. Each document ends with EOS. */
+/* Text and JSON lines to token files: `k2rl data text2idx` and `jsonl2idx`, and tasks made of text. Each document ends with
+ * EOS. */
 #include "args_int.h"
 #include "common/data/data.h"
 #include "common/token/token.h"
 #include "jsonl_int.h"
+#include "text_int.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -157,42 +159,52 @@ static k2_code inputs_add(writer *w, char **paths, int count, k2_error *err)
     return code;
 }
 
-static k2_code convert(writer *w, char **operands, int count, k2_error *err)
+k2_code k2i_text_convert(const char *prefix, char **paths, int count, k2i_text_options options, k2i_text_counts *counts,
+                         k2_error *err)
 {
-    if (count < 2) return k2_error_set(err, K2_BAD_INPUT, "%d operands, expected OUT_PREFIX and at least one FILE", count);
-    k2_tokens_init(&w->tokens, INT32_MAX);
-    k2_code code = k2_tokenizer_open("byte", NULL, &w->tokenizer, err);
+    writer w = {.split = options.split, .field = options.field};
+    k2_tokens_init(&w.tokens, INT32_MAX);
+    k2_code code = k2_tokenizer_open("byte", NULL, &w.tokenizer, err);
     if (code != K2_OK) return code;
-    code = k2_idx_builder_begin(operands[0], k2_idx_dtype_for(k2_tokenizer_vocab(w->tokenizer)), &w->builder, err);
+    code = k2_idx_builder_begin(prefix, k2_idx_dtype_for(k2_tokenizer_vocab(w.tokenizer)), &w.builder, err);
     if (code != K2_OK) goto close_tokenizer;
-    code = inputs_add(w, operands + 1, count - 1, err);
-    const uint64_t documents = k2_idx_builder_sequences(w->builder), tokens = k2_idx_builder_tokens(w->builder);
+    code = inputs_add(&w, paths, count, err);
+    const k2i_text_counts made = {.documents = k2_idx_builder_sequences(w.builder), .tokens = k2_idx_builder_tokens(w.builder)};
     if (code == K2_OK)
-        code = k2_idx_builder_commit(w->builder, err);
+        code = k2_idx_builder_commit(w.builder, err);
     else
-        k2_idx_builder_abort(w->builder);
-    if (code == K2_OK) printf("%s: %" PRIu64 " documents, %" PRIu64 " tokens\n", operands[0], documents, tokens);
+        k2_idx_builder_abort(w.builder);
+    if (code == K2_OK) *counts = made;
 close_tokenizer:
-    k2_tokenizer_close(w->tokenizer);
-    k2_tokens_fini(&w->tokens);
-    k2_free(w->seen);
+    k2_tokenizer_close(w.tokenizer);
+    k2_tokens_fini(&w.tokens);
+    k2_free(w.seen);
+    return code;
+}
+
+static k2_code command(char **operands, int count, k2i_text_options options, k2_error *err)
+{
+    k2i_text_counts made;
+    if (count < 2) return k2_error_set(err, K2_BAD_INPUT, "%d operands, expected OUT_PREFIX and at least one FILE", count);
+    k2_code code = k2i_text_convert(operands[0], operands + 1, count - 1, options, &made, err);
+    if (code == K2_OK) printf("%s: %" PRIu64 " documents, %" PRIu64 " tokens\n", operands[0], made.documents, made.tokens);
     return code;
 }
 
 k2_code k2i_data_text2idx(char **args, int count, k2_error *err)
 {
-    writer w = {0};
-    const k2i_option options[] = {{.name = "--split", .flag = &w.split}};
+    k2i_text_options o = {0};
+    const k2i_option options[] = {{.name = "--split", .flag = &o.split}};
     int operands = 0;
     k2_code code = k2i_args_parse(args, count, options, K2_COUNT(options), &operands, err);
-    return code == K2_OK ? convert(&w, args, operands, err) : code;
+    return code == K2_OK ? command(args, operands, o, err) : code;
 }
 
 k2_code k2i_data_jsonl2idx(char **args, int count, k2_error *err)
 {
-    writer w = {.field = "text"};
-    const k2i_option options[] = {{.name = "--field", .text = &w.field}};
+    k2i_text_options o = {.field = "text"};
+    const k2i_option options[] = {{.name = "--field", .text = &o.field}};
     int operands = 0;
     k2_code code = k2i_args_parse(args, count, options, K2_COUNT(options), &operands, err);
-    return code == K2_OK ? convert(&w, args, operands, err) : code;
+    return code == K2_OK ? command(args, operands, o, err) : code;
 }

@@ -6,21 +6,20 @@
  */
 #include "common/data/data.h"
 #include "common/token/token.h"
+#include "task_int.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#define LETTERS_MAX     26u
-#define ANSWER_MAX      (2u * LETTERS_MAX)
-#define HELDOUT_ONE_IN  8u     /* of all letter strings */
-#define DRAWS_PER_TRY   64u    /* draws that one try may use: 3 and one a letter */
-#define TRIES_MAX       20000u /* for one item; the rarest kind of string is one in eight */
-#define DOCUMENT_MAX    (16u + LETTERS_MAX + ANSWER_MAX)
-#define LINE_BYTES_MAX  256u /* of one prompt as JSON */
-#define STAMP_BYTES_MAX 512u
-#define STAMP_FORMAT    1u /* goes up when the same seed and sizes begin to give other files */
+#define LETTERS_MAX    26u
+#define ANSWER_MAX     (2u * LETTERS_MAX)
+#define HELDOUT_ONE_IN 8u     /* of all letter strings */
+#define DRAWS_PER_TRY  64u    /* draws that one try may use: 3 and one a letter */
+#define TRIES_MAX      20000u /* for one item; the rarest kind of string is one in eight */
+#define DOCUMENT_MAX   (16u + LETTERS_MAX + ANSWER_MAX)
+#define LINE_BYTES_MAX 256u /* of one prompt as JSON */
+#define STAMP_FORMAT   1u   /* goes up when the same seed and sizes begin to give other files */
 _Static_assert(DRAWS_PER_TRY >= 3 + LETTERS_MAX, "a try may draw every letter");
 
 /* Items of the three files are numbered apart, so that they never share draws. */
@@ -282,36 +281,23 @@ static k2_code sizes_check(const k2_task_sizes *s, k2_error *err)
     return K2_OK;
 }
 
-static int stamp_encode(uint64_t seed, const k2_task_sizes *s, char out[STAMP_BYTES_MAX])
+static void stamp_encode(uint64_t seed, const k2_task_sizes *s, char out[K2I_STAMP_BYTES_MAX])
 {
-    return snprintf(out, STAMP_BYTES_MAX,
-                    "{\"task\": \"quickstart\", \"format\": %u, \"seed\": \"%" PRIu64 "\", \"corpus\": %u, \"prompts\": %u, "
-                    "\"heldout\": %u, \"letters_min\": %u, \"letters_max\": %u, \"alphabet\": %u}\n",
-                    STAMP_FORMAT, seed, s->corpus, s->prompts, s->heldout, s->letters_min, s->letters_max, s->alphabet);
+    snprintf(out, K2I_STAMP_BYTES_MAX,
+             "{\"task\": \"quickstart\", \"format\": %u, \"seed\": \"%" PRIu64 "\", \"corpus\": %u, \"prompts\": %u, "
+             "\"heldout\": %u, \"letters_min\": %u, \"letters_max\": %u, \"alphabet\": %u}\n",
+             STAMP_FORMAT, seed, s->corpus, s->prompts, s->heldout, s->letters_min, s->letters_max, s->alphabet);
 }
 
-static k2_code file_write(const char *dir, const char *name, const void *data, size_t n, k2_error *err)
-{
-    char *path = k2_asprintf("%s/%s", dir, name);
-    k2_code code = k2_file_write_atomic(path, data, n, err);
-    k2_free(path);
-    return code;
-}
-
-/* The old stamp goes first and the new one comes last: a directory without a stamp is not whole. */
 static k2_code files_write(const source *s, const char *dir, const k2_buf *prompts, const k2_buf *heldout, k2_error *err)
 {
-    char stamp[STAMP_BYTES_MAX];
-    char *stamp_path = k2_asprintf("%s/%s", dir, K2_TASK_STAMP_FILE);
-    k2_code code = k2_dir_make(dir, err);
-    if (code == K2_OK && remove(stamp_path) != 0 && errno != ENOENT)
-        code = k2_error_errno(err, errno, "%s: cannot replace", stamp_path);
+    char stamp[K2I_STAMP_BYTES_MAX];
+    stamp_encode(s->seed, s->sizes, stamp);
+    k2_code code = k2i_task_begin(dir, err);
     if (code == K2_OK) code = corpus_write(s, dir, err);
-    if (code == K2_OK) code = file_write(dir, K2_TASK_PROMPTS_FILE, prompts->data, prompts->len, err);
-    if (code == K2_OK) code = file_write(dir, K2_TASK_HELDOUT_FILE, heldout->data, heldout->len, err);
-    const size_t stamp_bytes = (size_t)stamp_encode(s->seed, s->sizes, stamp);
-    if (code == K2_OK) code = file_write(dir, K2_TASK_STAMP_FILE, stamp, stamp_bytes, err);
-    k2_free(stamp_path);
+    if (code == K2_OK) code = k2i_task_file_write(dir, K2_TASK_PROMPTS_FILE, prompts->data, prompts->len, err);
+    if (code == K2_OK) code = k2i_task_file_write(dir, K2_TASK_HELDOUT_FILE, heldout->data, heldout->len, err);
+    if (code == K2_OK) code = k2i_task_end(dir, stamp, err);
     return code;
 }
 
@@ -331,30 +317,13 @@ k2_code k2_task_quickstart_write(const char *dir, uint64_t seed, const k2_task_s
     return code;
 }
 
-/* Whether DIR was made from exactly this. The stamp is written last, so it vouches for the other files, where they still exist.
- */
-static bool is_made(const char *dir, const char *stamp)
+k2_code k2_task_quickstart_ensure(const char *dir, uint64_t seed, const k2_task_sizes *sizes, k2_error *err)
 {
     static const char *const files[] = {K2_TASK_PROMPTS_FILE, K2_TASK_HELDOUT_FILE, K2_TASK_CORPUS_PREFIX ".idx",
                                         K2_TASK_CORPUS_PREFIX ".bin"};
-    char *path = k2_asprintf("%s/%s", dir, K2_TASK_STAMP_FILE), *found = NULL;
-    size_t n = 0;
-    bool made =
-        k2_file_exists(path) && k2_file_read(path, STAMP_BYTES_MAX, &found, &n, NULL) == K2_OK && strcmp(found, stamp) == 0;
-    k2_free(found);
-    k2_free(path);
-    for (size_t i = 0; made && i < K2_COUNT(files); i++) {
-        path = k2_asprintf("%s/%s", dir, files[i]);
-        made = k2_file_exists(path);
-        k2_free(path);
-    }
-    return made;
-}
-
-k2_code k2_task_quickstart_ensure(const char *dir, uint64_t seed, const k2_task_sizes *sizes, k2_error *err)
-{
     const k2_task_sizes s = with_defaults(sizes);
-    char stamp[STAMP_BYTES_MAX];
+    char stamp[K2I_STAMP_BYTES_MAX];
     stamp_encode(seed, &s, stamp);
-    return is_made(dir, stamp) ? K2_OK : k2_task_quickstart_write(dir, seed, &s, err);
+    if (k2i_task_is_made(dir, stamp, files, K2_COUNT(files))) return K2_OK;
+    return k2_task_quickstart_write(dir, seed, &s, err);
 }

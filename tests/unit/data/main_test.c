@@ -202,7 +202,9 @@ static void task(void **state)
     assert_int_equal(run("task", "quickstart", NULL), 2);
     assert_one_line("--out DIR is missing");
     assert_int_equal(run("task", "slowstart", "--out", out, NULL), 2);
-    assert_one_line("unknown task \"slowstart\", expected quickstart");
+    assert_one_line("unknown task \"slowstart\", expected quickstart or licences");
+    assert_int_equal(run("task", "licences", "--out", out, "--corpus", "3", NULL), 2);
+    assert_one_line("licences: found an option with a size, expected --out alone");
     assert_int_equal(run("task", "--out", out, NULL), 2);
     assert_int_equal(run("task", "quickstart", "--out", out, "--seed", "x", NULL), 2);
     assert_one_line("--seed: \"x\", expected a whole number");

@@ -1,4 +1,5 @@
-/* The quickstart's task: same seed same bytes, right answers, the layout of inference, nothing held out is trained on. */
+/* The quickstart's task: same seed same bytes, right answers, the layout of inference, nothing held out is trained on. And the
+ * licences' task: made once, and whole or not at all. */
 #include "common/data/data.h"
 #include "common/token/token.h"
 
@@ -289,6 +290,56 @@ static void impossible_sizes(void **state)
     }
 }
 
+static void put_text(const char *sub, const char *file, const char *text)
+{
+    char *path = in_dir(sub, file), *parent = k2_asprintf("%s/%s", dir, sub);
+    k2_error err;
+    assert_int_equal(k2_dir_make(parent, &err), K2_OK);
+    assert_int_equal(k2_file_write_atomic(path, text, strlen(text), &err), K2_OK);
+    k2_free(path);
+    k2_free(parent);
+}
+
+static void check_licences(const char *prefix, uint64_t documents, uint64_t tokens)
+{
+    k2_idx *x = NULL;
+    k2_error err;
+    assert_int_equal(k2_idx_open(prefix, &x, &err), K2_OK);
+    assert_int_equal(k2_idx_documents(x), documents);
+    assert_int_equal(k2_idx_tokens(x), tokens);
+    k2_idx_close(x);
+}
+
+static void licences_are_read_once(void **state)
+{
+    (void)state;
+    char *from = k2_asprintf("%s/texts", dir), *out = k2_asprintf("%s/l", dir), *prefix = in_dir("l", "corpus");
+    char *stamp = in_dir("l", "task.json"), *link = in_dir("texts", "link");
+    k2_error err = {0};
+    assert_int_equal(k2_task_licences_check(from, &err), K2_NOT_FOUND);
+    assert_int_equal(k2_task_licences_ensure(out, from, &err), K2_NOT_FOUND);
+    if (!strstr(err.text, "/texts: missing, expected the licence texts")) fail_msg("\"%s\"", err.text);
+    assert_false(k2_file_exists(out));
+    put_text("texts", "one", "may be used");
+    put_text("texts", "two", "by all");
+    assert_int_equal(symlink("one", link), 0);
+    assert_int_equal(k2_task_licences_check(from, &err), K2_OK);
+    assert_int_equal(k2_task_licences_ensure(out, from, &err), K2_OK);
+    check_licences(prefix, 2, 11 + 6 + 2); /* an EOS behind each */
+    /* A text that changes later does not change a run's corpus; a corpus that is not whole is made anew. */
+    put_text("texts", "two", "by everybody");
+    assert_int_equal(k2_task_licences_ensure(out, from, &err), K2_OK);
+    check_licences(prefix, 2, 11 + 6 + 2);
+    assert_int_equal(unlink(stamp), 0);
+    assert_int_equal(k2_task_licences_ensure(out, from, &err), K2_OK);
+    check_licences(prefix, 2, 11 + 12 + 2);
+    k2_free(from);
+    k2_free(out);
+    k2_free(prefix);
+    k2_free(stamp);
+    k2_free(link);
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -299,6 +350,7 @@ int main(void)
         T(ensure_makes_only_what_is_missing),
         T(short_strings_run_out),
         T(impossible_sizes),
+        T(licences_are_read_once),
     };
     return cmocka_run_group_tests_name("task", tests, NULL, NULL);
 }
