@@ -600,7 +600,8 @@ k2_replay_config k2m_replay_config(const k2_config *c, uint32_t prompt_tokens_ma
 static void allocate(k2m_core *m)
 {
     const k2_config *c = m->c.config;
-    m->inflight_max = (uint32_t)c->master_inflight_max;
+    /* Half of the proxy's places at most: the others are for rewards and for other clients. */
+    m->inflight_max = (uint32_t)K2_MIN(c->master_inflight_max, K2_MAX(c->proxy_queue_max / 2, 1));
     m->outbox.capacity = m->inflight_max + 4 * m->worker_count + 4 * OUTBOX_RESERVE;
     m->outbox.list = k2_alloc_array(m->outbox.capacity, sizeof *m->outbox.list);
     uint32_t groups = k2m_replay_config(c, m->c.prompts.length_max).groups_max;

@@ -31,10 +31,21 @@ static uint64_t cores(void)
     return n > 0 ? (uint64_t)n : 1;
 }
 
+/* What the machine has, or what its control group (a container's) leaves of it. */
 static uint64_t machine_bytes(void)
 {
+    static const char *const limits[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
     long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGE_SIZE);
-    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+    uint64_t bytes = pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0, limit;
+    for (size_t i = 0; i < K2_COUNT(limits); i++) {
+        char *text = NULL;
+        size_t n;
+        if (k2_file_read(limits[i], 64, &text, &n, NULL) != K2_OK) continue;
+        text[strcspn(text, "\n")] = 0;
+        if (k2_str_u64(text, &limit) && limit > 0) bytes = K2_MIN(bytes, limit); /* "max" is no number */
+        k2_free(text);
+    }
+    return bytes;
 }
 
 static uint32_t threads(uint64_t asked, uint64_t processes)
