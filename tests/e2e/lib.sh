@@ -8,7 +8,10 @@ masters=() # masters started in the background, ended at exit if a check failed 
 
 cleanup() {
   local p
-  for p in ${masters[@]+"${masters[@]}"}; do kill -9 "$p" 2>/dev/null || true; done
+  for p in ${masters[@]+"${masters[@]}"}; do
+    kill -9 "$p" 2>/dev/null || true
+    wait "$p" 2>/dev/null || true
+  done
   [ -n "${KEEP:-}" ] || rm -rf "$SCRATCH"
 }
 

@@ -65,17 +65,33 @@ def check_all(client, model):
     assert text == whole.choices[0].message.content and role == "assistant"
 
     assert model in [m.id for m in client.models.list().data]
-    try:
-        client.completions.create(model=model, prompt="x", max_tokens=-1)
-        raise AssertionError("max_tokens=-1 was taken")
-    except openai.BadRequestError as error:
-        assert error.param == "max_tokens", error
-    try:
-        client.completions.create(model=model, prompt="x", n=3)
-        raise AssertionError("n=3 was taken")
-    except openai.BadRequestError as error:
-        assert error.param == "n", error
+    check_refusals(client, model)
     return plain.choices[0].text, whole.choices[0].message.content
+
+
+def check_refusals(client, model):
+    """Bad requests arrive as the client's own exceptions and name the parameter."""
+    user = [{"role": "user", "content": "x"}]
+    refused = [
+        (openai.BadRequestError, "max_tokens", client.completions, dict(model=model, prompt="x", max_tokens=-1)),
+        (openai.BadRequestError, "n", client.completions, dict(model=model, prompt="x", n=3)),
+        (openai.BadRequestError, "temperature", client.chat.completions, dict(model=model, messages=user, temperature="hot")),
+        (openai.BadRequestError, "messages", client.chat.completions, dict(model=model, messages=[])),
+        (openai.BadRequestError, "messages[0].role", client.chat.completions,
+         dict(model=model, messages=[{"role": "oracle", "content": "x"}])),
+    ]
+    if model != "stub-model":  # the stub answers for any
+        refused += [
+            (openai.NotFoundError, "model", client.completions, dict(model="no-such-model", prompt="x")),
+            (openai.NotFoundError, "model", client.chat.completions, dict(model="no-such-model", messages=user, stream=True)),
+        ]
+    for kind, param, where, arguments in refused:
+        try:
+            where.create(**arguments)
+        except kind as error:
+            assert error.param == param and error.type == "invalid_request_error", (arguments, error)
+        else:
+            raise AssertionError(f"taken: {arguments}")
 
 
 def connect(url):
