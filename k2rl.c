@@ -35,22 +35,32 @@ static void usage(FILE *out)
     fprintf(out, "\n  k2rl master --cfg configs/quickstart.json    is a good first one\n");
 }
 
+/* Commands without options. True when all is said. */
+static bool no_options(int argc, char **argv, const char *what, int *status)
+{
+    bool help = false;
+    k2_error err;
+    k2_code code = k2_args_parse(argv + 1, argc - 1, NULL, 0, NULL, &help, &err);
+    if (code != K2_OK) fprintf(stderr, "k2rl %s: %s\n", argv[0], err.text);
+    if (help) printf("usage: k2rl %s\n\n%s\n", argv[0], what);
+    *status = k2_code_exit(code);
+    return code != K2_OK || help;
+}
+
 static int config_main(int argc, char **argv)
 {
-    if (argc > 1) {
-        fprintf(stderr, "k2rl config: found \"%s\", expected no argument\n", argv[1]);
-        return 2;
-    }
+    int rc;
+    if (no_options(argc, argv, "Prints the reference page of all configuration keys, as Markdown.", &rc)) return rc;
     char *page = k2_config_markdown();
-    int rc = fputs(page, stdout) < 0 || fflush(stdout) != 0;
+    rc = fputs(page, stdout) < 0 || fflush(stdout) != 0;
     k2_free(page);
     return rc;
 }
 
 static int version_main(int argc, char **argv)
 {
-    (void)argc;
-    (void)argv;
+    int rc;
+    if (no_options(argc, argv, "Prints the version.", &rc)) return rc;
     printf("k2rl %s\n", K2_VERSION);
     return 0;
 }
@@ -72,6 +82,7 @@ int main(int argc, char **argv)
         names[i] = commands[i].name;
     }
     const char *near = k2_str_nearest(word, names, K2_COUNT(names));
-    fprintf(stderr, "k2rl: %.60s: unknown command%s%s%s\n", word, near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+    fprintf(stderr, "k2rl: unknown command \"%.60s\"%s%s%s\n", word, near ? "; did you mean " : "", near ? near : "",
+            near ? "?" : "");
     return 2;
 }

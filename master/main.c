@@ -22,84 +22,90 @@ static const char help[] =
     "  --json             the last line on standard output is one JSON object\n"
     "  --help             this text\n";
 
-static k2_code usage(k2_error *err, const char *what, const char *arg)
+/* What overrides the file, in the order in which it was given; the file itself may stand anywhere. */
+typedef struct overrides {
+    const char *file;
+    char **list; /* "path=value", each k2_free'd */
+    size_t count;
+} overrides;
+
+static void override(overrides *o, const char *path, const char *value)
 {
-    return k2_error_set(err, K2_BAD_INPUT, "%s \"%.80s\"; k2rl master --help lists the options", what, arg);
+    o->list[o->count++] = path ? k2_asprintf("%s=%s", path, value) : k2_strdup(value);
 }
 
-/* An option that stands for `--set PATH=VALUE`. */
-static const char *alias(const char *arg)
+static k2_code take_set(void *arg, const char *value, k2_error *err)
 {
-    static const struct {
-        const char *option, *path;
-    } list[] = {{"--run-dir", "run.dir"}, {"--iterations", "iterations"}};
-    for (size_t i = 0; i < K2_COUNT(list); i++)
-        if (strcmp(arg, list[i].option) == 0) return list[i].path;
-    return NULL;
+    (void)err;
+    override(arg, NULL, value);
+    return K2_OK;
 }
 
-static k2_code set(k2_config *c, const char *path, const char *value, k2_error *err)
+static k2_code take_run_dir(void *arg, const char *value, k2_error *err)
 {
-    char *assignment = k2_asprintf("%s=%s", path, value);
-    k2_code code = k2_config_set(c, assignment, err);
-    k2_free(assignment);
+    (void)err;
+    override(arg, "run.dir", value);
+    return K2_OK;
+}
+
+static k2_code take_iterations(void *arg, const char *value, k2_error *err)
+{
+    (void)err;
+    override(arg, "iterations", value);
+    return K2_OK;
+}
+
+static k2_code take_file(void *arg, const char *value, k2_error *err)
+{
+    overrides *o = arg;
+    if (o->file) return k2_error_set(err, K2_BAD_INPUT, "--cfg: given twice, \"%.80s\" and \"%.80s\"", o->file, value);
+    o->file = value;
+    return K2_OK;
+}
+
+static k2_code configure(k2m_run *r, const overrides *o, bool pretrain, k2_error *err)
+{
+    if (!o->file) return k2_error_set(err, K2_BAD_INPUT, "--cfg FILE is missing; k2rl master --help lists the options");
+    k2_config_defaults(&r->config);
+    k2_code code = k2_config_load(&r->config, o->file, err);
+    for (size_t i = 0; i < o->count && code == K2_OK; i++) code = k2_config_set(&r->config, o->list[i], err);
+    if (code == K2_OK && pretrain) code = k2_config_set(&r->config, "mode=pretrain", err);
     return code;
 }
 
-/* The file comes first wherever it stands, then the overrides in their order. */
-static k2_code load_config(k2m_run *r, k2_error *err)
+static k2_code parse(k2m_run *r, bool *asked, k2_error *err)
 {
-    const char *file = NULL;
-    for (int i = 1; i < r->argc; i++) {
-        if (strcmp(r->argv[i], "--cfg") != 0) continue;
-        if (file) return usage(err, "a second", "--cfg");
-        if (i + 1 == r->argc) return usage(err, "a file is missing behind", "--cfg");
-        file = r->argv[++i];
-    }
-    if (!file) return k2_error_set(err, K2_BAD_INPUT, "--cfg FILE is missing; k2rl master --help lists the options");
-    k2_config_defaults(&r->config);
-    return k2_config_load(&r->config, file, err);
-}
-
-static k2_code parse(k2m_run *r, k2_error *err)
-{
-    k2_code code = load_config(r, err);
-    for (int i = 1; i < r->argc && code == K2_OK; i++) {
-        const char *arg = r->argv[i], *path = alias(arg);
-        bool takes = path || strcmp(arg, "--cfg") == 0 || strcmp(arg, "--set") == 0;
-        if (takes && i + 1 == r->argc) return usage(err, "a value is missing behind", arg);
-        if (strcmp(arg, "--cfg") == 0)
-            i++;
-        else if (strcmp(arg, "--set") == 0)
-            code = k2_config_set(&r->config, r->argv[++i], err);
-        else if (path)
-            code = set(&r->config, path, r->argv[++i], err);
-        else if (strcmp(arg, "--pretrain") == 0)
-            code = k2_config_set(&r->config, "mode=pretrain", err);
-        else if (strcmp(arg, "--resume") == 0)
-            r->resume = true;
-        else if (strcmp(arg, "--dry-run") == 0)
-            r->dry_run = true;
-        else if (strcmp(arg, "--json") == 0)
-            r->json = true;
-        else
-            return usage(err, "unknown option", arg);
-    }
+    bool pretrain = false;
+    overrides o = {.list = k2_alloc_array((size_t)r->argc, sizeof *o.list)};
+    const k2_option options[] = {
+        {.name = "--cfg", .take = take_file, .arg = &o},
+        {.name = "--set", .take = take_set, .arg = &o},
+        {.name = "--run-dir", .take = take_run_dir, .arg = &o},
+        {.name = "--iterations", .take = take_iterations, .arg = &o},
+        {.name = "--pretrain", .flag = &pretrain},
+        {.name = "--resume", .flag = &r->resume},
+        {.name = "--dry-run", .flag = &r->dry_run},
+        {.name = "--json", .flag = &r->json},
+    };
+    k2_code code = k2_args_parse(r->argv + 1, r->argc - 1, options, K2_COUNT(options), NULL, asked, err);
+    if (code == K2_OK && !*asked) code = configure(r, &o, pretrain, err);
+    for (size_t i = 0; i < o.count; i++) k2_free(o.list[i]);
+    k2_free(o.list);
     return code;
 }
 
 int k2_master_main(int argc, char **argv)
 {
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            fputs(help, stdout);
-            return 0;
-        }
     k2m_run run = {.argc = argc, .argv = argv};
     k2_error err = {0};
     k2_journal *journal = NULL;
     int status = 0;
-    k2_code code = parse(&run, &err);
+    bool asked = false;
+    k2_code code = parse(&run, &asked, &err);
+    if (code == K2_OK && asked) {
+        fputs(help, stdout);
+        return 0;
+    }
     if (code == K2_OK) code = k2m_run_check(&run, &err);
     if (code == K2_OK && run.dry_run)
         k2m_plan_print(&run);

@@ -37,7 +37,7 @@ typedef struct proxy {
 } proxy;
 
 static const char help[] =
-    "usage: k2rl proxy --listen HOST:PORT --engine URL [--engine URL ...] [--set proxy.key=value ...]\n"
+    "usage: k2rl proxy --engine URL [--engine URL ...] [--listen HOST:PORT] [--set PATH=VALUE ...]\n"
     "       k2rl proxy --master URL --index I [--nonce N] [--listen HOST:PORT]\n"
     "\n"
     "One OpenAI-compatible endpoint in front of all engines.\n"
@@ -48,14 +48,16 @@ static const char help[] =
     "  --master URL         run as a worker of this master; engines and configuration come from it\n"
     "  --index I            number of this proxy among the master's (default 0)\n"
     "  --nonce N            number that the launcher gave this start (default 0)\n"
+    "  --help               this text\n"
     "\n"
     "Endpoints: POST /v1/completions, /v1/chat/completions, /k2/score; GET /v1/models, /health, /metrics, /k2/engines.\n";
 
 /* ---- command line ----------------------------------------------------------------------------------------------------------
  */
 
-static k2_code take_engine(options *o, const char *value, k2_error *err)
+static k2_code take_engine(void *arg, const char *value, k2_error *err)
 {
+    options *o = arg;
     k2_url url;
     k2_code code = k2_url_parse(value, &url, err);
     if (code != K2_OK) return k2_error_prefix(err, "--engine");
@@ -69,38 +71,25 @@ static k2_code take_engine(options *o, const char *value, k2_error *err)
     return K2_OK;
 }
 
-static k2_code take_option(options *o, const char *name, const char *value, k2_error *err)
+static k2_code take_set(void *arg, const char *value, k2_error *err)
 {
-    static const char *const names[] = {"--master", "--index", "--nonce", "--listen", "--engine", "--set", "--help"};
-    uint64_t *number = strcmp(name, "--index") == 0 ? &o->index : strcmp(name, "--nonce") == 0 ? &o->nonce : NULL;
-    bool known = false;
-    for (size_t i = 0; i < K2_COUNT(names); i++) known |= strcmp(name, names[i]) == 0;
-    if (!known) {
-        const char *near = k2_str_nearest(name, names, K2_COUNT(names));
-        return k2_error_set(err, K2_BAD_INPUT, "unknown option \"%s\"%s%s%s", name, near ? "; did you mean " : "",
-                            near ? near : "", near ? "?" : "");
-    }
-    if (!value) return k2_error_set(err, K2_BAD_INPUT, "%s: expected a value behind it", name);
-    if (number && !k2_str_u64(value, number))
-        return k2_error_set(err, K2_BAD_INPUT, "%s: expected a number, found \"%s\"", name, value);
-    if (strcmp(name, "--engine") == 0) return take_engine(o, value, err);
-    if (strcmp(name, "--set") == 0) return k2_config_set(&o->config, value, err);
-    if (strcmp(name, "--master") == 0) o->master = value;
-    if (strcmp(name, "--listen") == 0) o->listen = value;
-    return K2_OK;
+    options *o = arg;
+    return k2_config_set(&o->config, value, err);
 }
 
 static k2_code parse_options(int argc, char **argv, options *o, k2_error *err)
 {
+    const k2_option list[] = {
+        {.name = "--master", .text = &o->master},
+        {.name = "--index", .u64 = &o->index},
+        {.name = "--nonce", .u64 = &o->nonce},
+        {.name = "--listen", .text = &o->listen},
+        {.name = "--engine", .take = take_engine, .arg = o},
+        {.name = "--set", .take = take_set, .arg = o},
+    };
     k2_config_defaults(&o->config);
-    for (int i = 1; i < argc; i += 2) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            o->help = true;
-            return K2_OK;
-        }
-        k2_code code = take_option(o, argv[i], i + 1 < argc ? argv[i + 1] : NULL, err);
-        if (code != K2_OK) return code;
-    }
+    k2_code code = k2_args_parse(argv + 1, argc - 1, list, K2_COUNT(list), NULL, &o->help, err);
+    if (code != K2_OK || o->help) return code;
     if (o->master && o->engine_count) return k2_error_set(err, K2_BAD_INPUT, "--engine: not together with --master");
     if (!o->master && !o->engine_count)
         return k2_error_set(err, K2_BAD_INPUT, "expected --master URL, or --engine URL at least once (--help tells more)");

@@ -16,8 +16,10 @@
 typedef struct arguments {
     const char *master;
     uint64_t index, nonce;
-    bool has_index;
+    bool help;
 } arguments;
+
+#define INDEX_NONE UINT64_MAX /* --index was not given */
 
 typedef struct trainer_io {
     arguments args;
@@ -242,21 +244,29 @@ static void on_welcome(void *arg, const k2_msg *m)
 
 /* ---- the process ---- */
 
+static const char help[] = "usage: k2rl trainer --master URL --index I [--nonce N]\n"
+                           "\n"
+                           "One trainer rank: forward, backward, optimizer, weights for the rollout workers. The master starts "
+                           "it; configuration and data\n"
+                           "come from there.\n"
+                           "\n"
+                           "  --master URL   control address of the master\n"
+                           "  --index I      number of this rank, from 0\n"
+                           "  --nonce N      number that the master knows this start by (default 0)\n"
+                           "  --help         this text\n";
+
 static k2_code arguments_read(int argc, char **argv, arguments *out, k2_error *err)
 {
-    *out = (arguments){0};
-    for (int i = 1; i < argc; i++) {
-        bool value = i + 1 < argc;
-        if (strcmp(argv[i], "--master") == 0 && value)
-            out->master = argv[++i];
-        else if (strcmp(argv[i], "--index") == 0 && value && k2_str_u64(argv[i + 1], &out->index))
-            out->has_index = ++i > 0;
-        else if (strcmp(argv[i], "--nonce") == 0 && value && k2_str_u64(argv[i + 1], &out->nonce))
-            i++;
-        else
-            return k2_error_set(err, K2_BAD_INPUT, "found \"%s\", expected --master URL --index I [--nonce N]", argv[i]);
-    }
-    if (!out->master || !out->has_index) return k2_error_set(err, K2_BAD_INPUT, "expected --master URL --index I [--nonce N]");
+    const k2_option options[] = {
+        {.name = "--master", .text = &out->master},
+        {.name = "--index", .u64 = &out->index},
+        {.name = "--nonce", .u64 = &out->nonce},
+    };
+    *out = (arguments){.index = INDEX_NONE};
+    k2_code code = k2_args_parse(argv + 1, argc - 1, options, K2_COUNT(options), NULL, &out->help, err);
+    if (code != K2_OK || out->help) return code;
+    if (!out->master || out->index == INDEX_NONE)
+        return k2_error_set(err, K2_BAD_INPUT, "expected --master URL --index I [--nonce N]");
     return K2_OK;
 }
 
@@ -279,6 +289,10 @@ int k2_trainer_main(int argc, char **argv)
     if (arguments_read(argc, argv, &args, &err) != K2_OK) {
         fprintf(stderr, "k2rl trainer: %s\n", err.text);
         return 2;
+    }
+    if (args.help) {
+        fputs(help, stdout);
+        return 0;
     }
     signal(SIGINT, SIG_IGN); /* Ctrl-C reaches the whole terminal group; the master drains and says STOP */
     trainer_io *io = k2_alloc(sizeof(*io));

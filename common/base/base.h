@@ -241,4 +241,30 @@ bool k2_utf8_valid(const char *s, size_t n);
  * without such a fault may still not be JSON. */
 const char *k2_json_fault(const char *s, size_t n, unsigned depth_max);
 
+/* ---- command lines ---------------------------------------------------------------------------------------------- */
+
+/* One option; exactly one of the places is set. */
+typedef struct k2_option {
+    const char *name; /* "--seed" */
+    bool *flag;       /* takes no value */
+    uint32_t *u32;
+    uint64_t *u64;
+    const char **text;
+    k2_code (*take)(void *arg, const char *value, k2_error *err); /* called for each time that it is given, in order */
+    void *arg;
+} k2_option;
+
+/* k2_args_parse - read the words behind a command's name.
+ *
+ *   Options may stand anywhere, as "--name value" or "--name=value"; "--" ends them; "-" is an operand. --help and -h set *help
+ *   and end the parse.
+ *
+ * operands  their number; they are moved to the front of args. NULL: the command takes none
+ * help      NULL: the command looks for it itself
+ * errors    BAD_INPUT: an unknown option (with the nearest known one), a value missing or not a number; what `take` gives
+ * tests     tests/unit/base/args_test.c
+ */
+k2_code k2_args_parse(char **args, int count, const k2_option *options, size_t option_count, int *operands, bool *help,
+                      k2_error *err);
+
 #endif

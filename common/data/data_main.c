@@ -1,5 +1,5 @@
 /* `k2rl data`: the table of sub-commands, their help, and exit statuses. */
-#include "args_int.h"
+#include "commands_int.h"
 #include "common/data/data.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ k2_code k2i_data_task(char **args, int count, k2_error *err)
     k2_task_sizes sizes = {0};
     uint64_t seed = 1;
     const char *dir = NULL;
-    const k2i_option options[] = {
+    const k2_option options[] = {
         {.name = "--out", .text = &dir},
         {.name = "--seed", .u64 = &seed},
         {.name = "--corpus", .u32 = &sizes.corpus},
@@ -40,7 +40,7 @@ k2_code k2i_data_task(char **args, int count, k2_error *err)
         {.name = "--alphabet", .u32 = &sizes.alphabet},
     };
     int operands = 0;
-    k2_code code = k2i_args_parse(args, count, options, K2_COUNT(options), &operands, err);
+    k2_code code = k2_args_parse(args, count, options, K2_COUNT(options), &operands, NULL, err);
     if (code != K2_OK) return code;
     if (operands != 1)
         return k2_error_set(err, K2_BAD_INPUT, "%d operands, expected the name of one task: quickstart or licences", operands);
@@ -93,8 +93,8 @@ static int unknown_command(const char *name)
     const char *names[K2_COUNT(commands)];
     for (size_t i = 0; i < K2_COUNT(commands); i++) names[i] = commands[i].name;
     const char *nearest = k2_str_nearest(name, names, K2_COUNT(names));
-    fprintf(stderr, "k2rl data: unknown command \"%.64s\"; %s%s\n", name, nearest ? "did you mean " : "see k2rl data --help",
-            nearest ? nearest : "");
+    fprintf(stderr, "k2rl data: unknown command \"%.64s\"; %s%s%s\n", name, nearest ? "did you mean " : "see k2rl data --help",
+            nearest ? nearest : "", nearest ? "?" : "");
     return 2;
 }
 

@@ -1,5 +1,5 @@
 /* `k2rl data show`: what a prompt file or a token file holds. */
-#include "args_int.h"
+#include "commands_int.h"
 #include "common/data/data.h"
 #include "common/token/token.h"
 #include "idx_int.h"
@@ -87,7 +87,7 @@ static bool has_suffix(const char *s, const char *suffix)
 k2_code k2i_data_show(char **args, int count, k2_error *err)
 {
     int operands = 0;
-    k2_code code = k2i_args_parse(args, count, NULL, 0, &operands, err);
+    k2_code code = k2_args_parse(args, count, NULL, 0, &operands, NULL, err);
     if (code != K2_OK) return code;
     if (operands != 1) return k2_error_set(err, K2_BAD_INPUT, "%d operands, expected one PREFIX or FILE.jsonl", operands);
     if (has_suffix(args[0], ".jsonl")) return prompts_show(args[0], err);

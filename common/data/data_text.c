@@ -1,6 +1,6 @@
 /* Text and JSON lines to token files: `k2rl data text2idx` and `jsonl2idx`, and tasks made of text. Each document ends with
  * EOS. */
-#include "args_int.h"
+#include "commands_int.h"
 #include "common/data/data.h"
 #include "common/token/token.h"
 #include "jsonl_int.h"
@@ -194,17 +194,17 @@ static k2_code command(char **operands, int count, k2i_text_options options, k2_
 k2_code k2i_data_text2idx(char **args, int count, k2_error *err)
 {
     k2i_text_options o = {0};
-    const k2i_option options[] = {{.name = "--split", .flag = &o.split}};
+    const k2_option options[] = {{.name = "--split", .flag = &o.split}};
     int operands = 0;
-    k2_code code = k2i_args_parse(args, count, options, K2_COUNT(options), &operands, err);
+    k2_code code = k2_args_parse(args, count, options, K2_COUNT(options), &operands, NULL, err);
     return code == K2_OK ? command(args, operands, o, err) : code;
 }
 
 k2_code k2i_data_jsonl2idx(char **args, int count, k2_error *err)
 {
     k2i_text_options o = {.field = "text"};
-    const k2i_option options[] = {{.name = "--field", .text = &o.field}};
+    const k2_option options[] = {{.name = "--field", .text = &o.field}};
     int operands = 0;
-    k2_code code = k2i_args_parse(args, count, options, K2_COUNT(options), &operands, err);
+    k2_code code = k2_args_parse(args, count, options, K2_COUNT(options), &operands, NULL, err);
     return code == K2_OK ? command(args, operands, o, err) : code;
 }

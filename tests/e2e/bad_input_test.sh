@@ -21,7 +21,14 @@ master() { refuse "$1" "$K2RL" master --cfg small.json --run-dir "$SCRATCH/r" "$
 refuse 'unknown command' "$K2RL" mastre
 refuse 'cfg' "$K2RL" master
 refuse 'nowhere.json' "$K2RL" master --cfg nowhere.json
-refuse 'unknown option|--frob' "$K2RL" master --cfg small.json --frob
+for command in master trainer rollout proxy config version 'data text2idx' 'data jsonl2idx' 'data show' 'data task'; do
+  refuse 'unknown option --frob' "$K2RL" $command --frob
+  [[ $("$K2RL" $command --help) == "usage: k2rl ${command%% *}"* ]] || fail "$command --help prints no usage"
+done
+for command in data ckpt; do
+  refuse 'unknown command "frob"' "$K2RL" $command frob
+  [[ $("$K2RL" $command --help) == "usage: k2rl $command"* ]] || fail "$command --help prints no usage"
+done
 master 'trainer.rank: unknown key, did you mean trainer.ranks\?' --set trainer.rank=2
 master 'iterations: found .*, expected' --set iterations=many
 master 'trainer.ranks: found 3, expected a divisor' --set trainer.ranks=3

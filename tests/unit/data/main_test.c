@@ -207,9 +207,9 @@ static void task(void **state)
     assert_one_line("licences: found an option with a size, expected --out alone");
     assert_int_equal(run("task", "--out", out, NULL), 2);
     assert_int_equal(run("task", "quickstart", "--out", out, "--seed", "x", NULL), 2);
-    assert_one_line("--seed: \"x\", expected a whole number");
+    assert_one_line("--seed: found \"x\", expected a whole number");
     assert_int_equal(run("task", "quickstart", "--out", out, "--corpus", "4294967296", NULL), 2);
-    assert_one_line("--corpus: \"4294967296\", expected a whole number");
+    assert_one_line("--corpus: found \"4294967296\", expected a whole number");
     assert_int_equal(run("task", "quickstart", "--out", out, "--letters-max", "99", NULL), 2);
     assert_one_line("letters_max: 99, expected 2 to 16");
 }

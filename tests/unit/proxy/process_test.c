@@ -96,7 +96,7 @@ static void command_line(void **state)
         {{PROGRAM, "--help"}, 0, "usage: k2rl proxy", ""},
         {{PROGRAM}, 2, "", "expected --master URL, or --engine URL"},
         {{PROGRAM, "--engin", "http://x"}, 2, "", "did you mean --engine?"},
-        {{PROGRAM, "--engine"}, 2, "", "--engine: expected a value"},
+        {{PROGRAM, "--engine"}, 2, "", "--engine: a value is missing"},
         {{PROGRAM, "--engine", "https://x"}, 2, "", "--engine: URL \"https://x\""},
         {{PROGRAM, "--engine", "http://x/v1"}, 2, "", "has a path"},
         {{PROGRAM, "--engine", "http://x", "--listen", "nowhere"}, 2, "", "HOST:PORT"},
@@ -104,7 +104,7 @@ static void command_line(void **state)
         {{PROGRAM, "--engine", "http://x", "--set", "proxy.queue_max=0"}, 2, "", "proxy.queue_max"},
         {{PROGRAM, "--engine", "http://x", "--master", "ipc:///x"}, 2, "", "not together"},
         {{PROGRAM, "--master", "nonsense"}, 2, "", "nonsense"},
-        {{PROGRAM, "--master", "ipc:///x", "--index", "-1"}, 2, "", "--index: expected a number"},
+        {{PROGRAM, "--master", "ipc:///x", "--index", "-1"}, 2, "", "--index: found \"-1\""},
     };
     loop = k2_loop_new();
     for (size_t i = 0; i < K2_COUNT(cases); i++) {

@@ -23,7 +23,7 @@ static void test_options(void **state)
         {{"rollout"}, "one of --master URL and --model DIR"},
         {{"rollout", "--master", "a", "--model", "b"}, "one of"},
         {{"rollout", "--master", "a"}, "--index"},
-        {{"rollout", "--master"}, "--master: found nothing behind it"},
+        {{"rollout", "--master"}, "--master: a value is missing"},
         {{"rollout", "--index", "-1"}, "--index: found \"-1\""},
         {{"rollout", "--model", "d", "--lisen", "x"}, "did you mean --listen?"},
         {{"rollout", "--model", "d", "--listen", "nowhere"}, "--listen"},
