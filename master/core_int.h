@@ -1,15 +1,16 @@
-/* core - the master's plan as a pure state machine: an event in, actions out; no I/O, clock, threads, or allocation after k2m_core_new.
+/* core - the master's plan as a pure state machine: an event in, actions out; no I/O, clock, threads, or allocation after
+ * k2m_core_new.
  *
- * Nouns: a *worker* is one place in the fleet (trainer 0, rollout 2, the proxy), which process after process may hold; an *incarnation*
- * is the number of one such process, counted up over the whole fleet; a *command* is what a worker is asked to do, one at a time; a
- * *phase* is what the plan waits for. After every phase `decide` looks at the durable state and at the trainers and says what
- * comes next, so a run that comes back from a crash goes on by the very same code.
+ * Nouns: a *worker* is one place in the fleet (trainer 0, rollout 2, the proxy), which process after process may hold; an
+ * *incarnation* is the number of one such process, counted up over the whole fleet; a *command* is what a worker is asked to
+ * do, one at a time; a *phase* is what the plan waits for. After every phase `decide` looks at the durable state and at the
+ * trainers and says what comes next, so a run that comes back from a crash goes on by the very same code.
  *
  *     START ─> JOIN ─> INIT ─> [PRETRAIN ⟲] ─> [BATCH ─> TRAIN ⟲ what journaled batches lie past the checkpoint]
  *          ─> PUBLISH ─> DISTRIBUTE ─> [EVAL] ─> GENERATE ─> BATCH ─> TRAIN ─> PUBLISH ─> DISTRIBUTE ─> ... ─> SAVE ─> STOP
  *
- * Write-ahead: changes of durable state are given to `record` in the order in which they happen; the caller must make them durable
- * before it carries out any action of the same or a later step.
+ * Write-ahead: changes of durable state are given to `record` in the order in which they happen; the caller must make them
+ * durable before it carries out any action of the same or a later step.
  */
 #ifndef K2_MASTER_CORE_INT_H
 #define K2_MASTER_CORE_INT_H
@@ -27,7 +28,7 @@
 #define K2M_EVAL_BIT      (1ull << 63)  /* ids of evaluation requests: this bit and the prompt's number */
 #define K2M_EVAL_MAX      65536u        /* prompts of one evaluation */
 #define K2M_RESTART_WINDOW_NS (600 * K2_NS_PER_S)
-#define K2M_RESTARTS_KEPT 64u           /* restart times remembered for one worker: config master.restarts_max above it acts as it */
+#define K2M_RESTARTS_KEPT 64u           /* restart times remembered of one worker; master.restarts_max above it acts as it */
 #define K2M_STOP_NS       (15 * K2_NS_PER_S) /* from STOP to SIGKILL */
 #define K2M_REPLAY_BYTES_MAX (1ull << 30)    /* checkpoints are made early before consumed groups take more than this */
 
@@ -118,7 +119,13 @@ typedef enum k2m_action_type {
     K2M_ACT_EXIT        /* code, text: the end */
 } k2m_action_type;
 
-typedef enum k2m_report_kind { K2M_REPORT_PRETRAIN, K2M_REPORT_ITERATION, K2M_REPORT_EVAL, K2M_REPORT_SAVE, K2M_REPORT_WEIGHTS } k2m_report_kind;
+typedef enum k2m_report_kind {
+    K2M_REPORT_PRETRAIN,
+    K2M_REPORT_ITERATION,
+    K2M_REPORT_EVAL,
+    K2M_REPORT_SAVE,
+    K2M_REPORT_WEIGHTS
+} k2m_report_kind;
 
 typedef struct k2m_report {
     k2m_report_kind kind;
@@ -188,7 +195,7 @@ typedef struct k2m_prompts {
     uint32_t count, length_max;
 } k2m_prompts;
 
-typedef enum k2m_eval_state { K2M_EVAL_WAITING, K2M_EVAL_RUNNING, K2M_EVAL_ANSWERED, K2M_EVAL_SCORING, K2M_EVAL_SCORED } k2m_eval_state;
+typedef enum k2m_eval_state { K2M_EVAL_WAITING, K2M_EVAL_RUNNING, K2M_EVAL_ANSWERED, K2M_EVAL_SCORED } k2m_eval_state;
 
 typedef struct k2m_checkpoint {
     bool exists;
@@ -210,7 +217,7 @@ typedef struct k2m_core {
     k2m_core_config c;
     k2_replay *replay;
     k2m_worker *workers;
-    uint32_t worker_count, trainers, rollouts, first_rollout, proxy; /* trainers first, then rollouts, then the proxy if there is one */
+    uint32_t worker_count, trainers, rollouts, first_rollout, proxy; /* trainers first, then rollouts, then the proxy */
     bool has_proxy;
     uint64_t last_incarnation;
 
@@ -330,7 +337,7 @@ void k2m_fleet_hello(k2m_core *m, const k2m_event *ev);
 void k2m_fleet_exit(k2m_core *m, const k2m_event *ev);
 void k2m_fleet_tick(k2m_core *m);
 k2_msg *k2m_command(k2m_core *m, k2m_worker *w, k2_msg_type type); /* to be filled in this step */
-void k2m_barrier(k2m_core *m, k2_msg_type type);                   /* the command of the phase to all trainers, filled by k2m_fill */
+void k2m_barrier(k2m_core *m, k2_msg_type type);                   /* the command of the phase to all trainers */
 bool k2m_trainers_up(const k2m_core *m);
 bool k2m_trainers_idle(const k2m_core *m);
 bool k2m_fleet_all_up(const k2m_core *m);

@@ -1,8 +1,8 @@
 /* io - the master's hands: loop, sockets, children, files around the core.
  *
- * Nouns: a *run* (k2m_run) is everything known before the first process starts; a *reporter* writes what people read; `k2m_io` turns
- * completions into events for the core and the core's actions into calls. Actions wait until the records that came before them are
- * on the disk: that is the write-ahead rule, kept in one place (k2m_io_event and release).
+ * Nouns: a *run* (k2m_run) is everything known before the first process starts; a *reporter* writes what people read; `k2m_io`
+ * turns completions into events for the core and the core's actions into calls. Actions wait until the records that came before
+ * them are on the disk: that is the write-ahead rule, kept in one place (k2m_io_event and release).
  */
 #ifndef K2_MASTER_IO_INT_H
 #define K2_MASTER_IO_INT_H
@@ -55,7 +55,8 @@ typedef struct k2m_run {
  * errors   the first fault, with file, line, path or key
  */
 k2_code k2m_run_check(k2m_run *r, k2_error *err);
-/* Take the run directory: lock and journal, generated data, manifest.json, config.json. A run of another configuration is refused. */
+/* Take the run directory: lock and journal, generated data, manifest.json, config.json. A run of another configuration is
+ * refused. */
 k2_code k2m_run_prepare(k2m_run *r, k2_journal **journal, k2_error *err);
 void k2m_run_fini(k2m_run *r);
 

@@ -1,15 +1,16 @@
-/* master - the process that holds the plan: workers and their leases, the iteration, the registry of weight versions, the replay
- * buffer and its journal, checkpoints, evaluation, and what people see of a run.
+/* master - the process that holds the plan: workers and their leases, the iteration, the registry of weight versions, the
+ * replay buffer and its journal, checkpoints, evaluation, and what people see of a run.
  *
- * Anatomy: `core` is a pure state machine (one event in, a bounded list of actions out), `io` is the loop, sockets, files and children
- * around it. The folder's own headers end in _int.h; the entry point below is all that the executable needs.
+ * Anatomy: `core` is a pure state machine (one event in, a bounded list of actions out), `io` is the loop, sockets, files and
+ * children around it. The folder's own headers end in _int.h; the entry point below is all that the executable needs.
  */
 #ifndef K2_MASTER_H
 #define K2_MASTER_H
 
 /* k2_master_main - `k2rl master --cfg F [options]`; `--help` prints every option.
  *
- * errors   the exit status: 0 when the run has ended or was drained by Ctrl-C, 2 for bad input (one line on stderr names it), 1 otherwise
+ * errors   the exit status: 0 when the run has ended or was drained by Ctrl-C, 2 for bad input (one line on stderr names it), 1
+ *          otherwise
  * threads  call it once, from the main thread
  * tests    tests/unit/master
  */

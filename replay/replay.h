@@ -1,21 +1,22 @@
 /* replay - the replay buffer: which trajectories exist, what of each is generated, and what happens to it exactly once.
  *
- * Nouns: a *group* is the trajectories sampled for one prompt; a *trajectory* is one list of token records {id, log-prob, weights
- * version} and a state:
+ * Nouns: a *group* is the trajectories sampled for one prompt; a *trajectory* is one list of token records {id, log-prob,
+ * weights version} and a state:
  *
  *      add_group        start           finish         score          consume
  *     ──────────> queued ────> running ───────> finished ─────> scored ───────> consumed ──> (released)
  *                    ^  cut      │                  │              │
  *                    └───────────┴────── drop ──────┴──────────────┴──────────> dropped(reason)
  *
- * A *segment* is one start..cut/finish: its end position (`until`) is fixed when it starts, so that a crash in mid-segment goes on
- * to the very same position. A *step* takes whole groups (every member scored or dropped) in the order of their ids.
+ * A *segment* is one start..cut/finish: its end position (`until`) is fixed when it starts, so that a crash in mid-segment goes
+ * on to the very same position. A *step* takes whole groups (every member scored or dropped) in the order of their ids.
  *
- * Write-ahead: the buffer does no I/O. Every function that changes it checks, encodes one record into `rec` (appending type and
- * bytes through k2_replay_record) and applies that record; the caller makes the record durable before it acknowledges or acts on
- * the change. Recovery is k2_replay_apply of every durable record in order: both ways run the same code.
+ * Write-ahead: the buffer does no I/O. Every function that changes it checks, applies the change and gives one record to the
+ * sink (k2_replay_sink_set); the caller makes the record durable before it acknowledges or acts on the change. Recovery is
+ * k2_replay_apply of every durable record in order: both ways run the same code.
  *
- * Lifetime: all memory is allocated by k2_replay_new, whose size k2_replay_bytes tells beforehand. Pure: no clock, threads or I/O.
+ * Lifetime: all memory is allocated by k2_replay_new, whose size k2_replay_bytes tells beforehand. Pure: no clock, threads or
+ * I/O.
  */
 #ifndef K2_REPLAY_H
 #define K2_REPLAY_H
@@ -23,7 +24,7 @@
 #include "common/base/base.h"
 
 #define K2_REPLAY_GROUP_MEMBERS_MAX 1024u /* trajectory id = group * 1024 + index */
-#define K2_REPLAY_GROUP_ID_MAX (1ull << 52)  /* groups ever: their trajectories' ids stay below 2^62, the top bits are the caller's */
+#define K2_REPLAY_GROUP_ID_MAX (1ull << 52)  /* groups ever: trajectory ids stay below 2^62, the top bits are the caller's */
 #define K2_REPLAY_GROUPS_MAX 65536u       /* groups held at once */
 #define K2_REPLAY_CHUNK_MAX 65536u        /* token records of one chunk report */
 #define K2_REPLAY_REASON_MAX 96u          /* bytes of a drop's reason, with terminator */
@@ -65,8 +66,8 @@ typedef struct k2_replay_config {
     uint32_t group_size_max;        /* members of a group */
     uint32_t trajectory_tokens_max; /* generated tokens of one trajectory */
     uint32_t prompt_tokens_max;
-    uint64_t tokens_max;            /* token records held at once, prompts included: add_group answers FULL when a whole group might
-                                       not fit any more, so that a started trajectory can always be finished */
+    uint64_t tokens_max;            /* token records held at once, prompts included. add_group answers FULL when a whole group
+                                       might not fit any more, so that a started trajectory can always be finished */
 } k2_replay_config;
 
 typedef struct k2_replay k2_replay;
@@ -79,8 +80,8 @@ void k2_replay_free(k2_replay *r);
 
 /* ---- records ------------------------------------------------------------------------------------------------------ */
 
-/* Where the changes' records go: the caller appends each to its journal. Called inside the changing function, at most once for each
- * (snapshot: many times). It must copy. */
+/* Where the changes' records go: the caller appends each to its journal. Called inside the changing function, at most once for
+ * each (snapshot: many times). It must copy. */
 typedef struct k2_replay_sink {
     void (*record)(void *arg, uint32_t type, const void *bytes, size_t len);
     void *arg;
@@ -89,30 +90,34 @@ void k2_replay_sink_set(k2_replay *r, k2_replay_sink sink);
 
 /* k2_replay_apply - one durable record, in order, while recovering.
  *
- * errors   CORRUPT where the record is malformed or impossible in the present state, with type and reason; BAD_INPUT for a type that
- *          is not ours. The state is then as before the record
+ * errors   CORRUPT where the record is malformed or impossible in the present state, with type and reason; BAD_INPUT for a type
+ *          that is not ours. The state is then as before the record
  */
 k2_code k2_replay_apply(k2_replay *r, uint32_t type, const void *bytes, size_t len, k2_error *err);
 
 /* k2_replay_recover - after the last record: what was running is queued again, with its segment's end kept. One record. */
 void k2_replay_recover(k2_replay *r);
 
-/* k2_replay_snapshot - the whole state as records, of which the first resets: with them durable, all earlier records may be truncated. */
+/* k2_replay_snapshot - the whole state as records, of which the first resets: with them durable, all earlier records may be
+ * truncated. */
 void k2_replay_snapshot(k2_replay *r);
 
 /* Digest of everything that records determine. Equal digests = equal state. */
 k2_digest k2_replay_digest(k2_replay *r);
 
 /* ---- changes -------------------------------------------------------------------------------------------------------
- * All of them: OK = applied and given to the sink. CANCELED = it was done before (a duplicate): nothing changed, nothing to do, counted.
- * BAD_INPUT = impossible in this state: nothing changed, counted, the error names the trajectory, its state and what came. FULL = a cap. */
+ * All of them: OK = applied and given to the sink. CANCELED = it was done before (a duplicate): nothing changed, nothing to do,
+ * counted. BAD_INPUT = impossible in this state: nothing changed, counted, the error names the trajectory, its state and what
+ * came. FULL = a cap. */
 
-/* groups come with rising ids; size members, all queued. prompt is the caller's number for the prompt (position in the data). */
+/* groups come with rising ids; size members, all queued. prompt is the caller's number for the prompt (position in the data).
+ * */
 k2_code k2_replay_add_group(k2_replay *r, uint64_t group, uint64_t prompt, uint32_t size, const int32_t *tokens, uint32_t count,
                             k2_error *err);
 
-/* What to run next in `iteration`: interrupted and cut ones first by id, then new ones by id; those that had their segment in this
- * iteration already are left out. NOT_FOUND when there is none (no error text). Changes nothing but where the next scan begins. */
+/* What to run next in `iteration`: interrupted and cut ones first by id, then new ones by id; those that had their segment in
+ * this iteration already are left out. NOT_FOUND when there is none (no error text). Changes nothing but where the next scan
+ * begins. */
 typedef struct k2_replay_work {
     uint64_t id, group, prompt;
     uint32_t generated;   /* position of the next token */
@@ -121,14 +126,15 @@ typedef struct k2_replay_work {
 } k2_replay_work;
 k2_code k2_replay_next(k2_replay *r, uint64_t iteration, k2_replay_work *out);
 
-/* queued -> running until position `until` (> generated). Where work.until is not 0 it must be that one; then it may equal generated:
- * all tokens of the interrupted segment are there, and it is to be cut or finished. A caller whose engines end answers by a token
- * must make the last chunk and finish_as durable together. */
+/* queued -> running until position `until` (> generated). Where work.until is not 0 it must be that one; then it may equal
+ * generated: all tokens of the interrupted segment are there, and it is to be cut or finished. A caller whose engines end
+ * answers by a token must make the last chunk and finish_as durable together. */
 k2_code k2_replay_start(k2_replay *r, uint64_t id, uint64_t iteration, uint32_t until, k2_error *err);
 
-/* Tokens from `position` on. All of it known already = CANCELED; a part known = only the rest is taken; a gap, a version below the
- * last one, tokens past the segment's end = BAD_INPUT; known tokens that differ = CORRUPT (an engine broke determinism). */
-k2_code k2_replay_chunk(k2_replay *r, uint64_t id, uint32_t position, const k2_replay_token *tokens, uint32_t count, k2_error *err);
+/* Tokens from `position` on. All of it known already = CANCELED; a part known = only the rest is taken; a gap, a version below
+ * the last one, tokens past the segment's end = BAD_INPUT; known tokens that differ = CORRUPT (an engine broke determinism). */
+k2_code k2_replay_chunk(k2_replay *r, uint64_t id, uint32_t position, const k2_replay_token *tokens, uint32_t count,
+                        k2_error *err);
 
 k2_code k2_replay_cut(k2_replay *r, uint64_t id, k2_error *err);       /* running -> queued; the segment is over */
 k2_code k2_replay_requeue(k2_replay *r, uint64_t id, k2_error *err);   /* running -> queued; the segment goes on later */
@@ -136,7 +142,8 @@ k2_code k2_replay_finish_as(k2_replay *r, uint64_t id, k2_replay_finish why, k2_
 k2_code k2_replay_score(k2_replay *r, uint64_t id, double reward, k2_error *err);            /* finished -> scored; finite */
 k2_code k2_replay_drop(k2_replay *r, uint64_t id, const char *reason, k2_error *err);        /* any but consumed -> dropped */
 
-/* Take whole groups by id for `step` (last taken + 1, all earlier ones consumed), at most `groups_max` of them. An empty batch is OK. */
+/* Take whole groups by id for `step` (last taken + 1, all earlier ones consumed), at most `groups_max` of them. An empty batch
+ * is OK. */
 k2_code k2_replay_take(k2_replay *r, uint64_t step, uint32_t groups_max, uint32_t *groups_taken, k2_error *err);
 /* The step was applied: its groups are consumed. Exactly once, in order. */
 k2_code k2_replay_consume(k2_replay *r, uint64_t step, k2_error *err);

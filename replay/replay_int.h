@@ -132,11 +132,13 @@ static inline bool k2i_open(const k2i_trajectory *t) { return t->state == K2_REP
 uint32_t k2i_blocks_of(const k2_replay *r, const k2i_trajectory *t);
 bool k2i_group_whole(const k2_replay *r, const k2i_group *g);
 
-void k2i_chain_append(k2_replay *r, uint32_t *head, uint32_t *tail, uint32_t used, const k2_replay_token *tokens, uint32_t count);
+void k2i_chain_append(k2_replay *r, uint32_t *head, uint32_t *tail, uint32_t used, const k2_replay_token *tokens,
+                      uint32_t count);
 void k2i_chain_free(k2_replay *r, uint32_t head);
 uint32_t k2i_chain_copy(const k2_replay *r, uint32_t head, uint32_t len, uint32_t from, k2_replay_token *out, uint32_t count);
 
-/* Take a slot for a group whose members are all as after add_group; blocks of the prompt are filled, those of members reserved. */
+/* Take a slot for a group whose members are all as after add_group; blocks of the prompt are filled, those of members reserved.
+ * */
 k2i_group *k2i_group_put(k2_replay *r, uint64_t id, uint64_t prompt, uint32_t size, const int32_t *tokens, uint32_t count);
 void k2i_group_remove(k2_replay *r, k2i_group *g); /* not from `order`: the caller compacts it */
 void k2i_reset(k2_replay *r);

@@ -1,8 +1,8 @@
 /* journal - durable records in one order, with group commit.
  *
- * Nouns: a *record* is a type, a sequence number and bytes; sequence numbers start at 1, rise by one and are never reused. A *batch*
- * is what was appended since the last seal; it becomes durable as a whole or not at all. One process writes a journal: the
- * directory is locked from open to close, and the kernel drops the lock when the process dies, however it dies.
+ * Nouns: a *record* is a type, a sequence number and bytes; sequence numbers start at 1, rise by one and are never reused. A
+ * *batch* is what was appended since the last seal; it becomes durable as a whole or not at all. One process writes a journal:
+ * the directory is locked from open to close, and the kernel drops the lock when the process dies, however it dies.
  *
  *     append append append ── seal ──> batch ── write (one transaction, fsync) ──> durable
  *
@@ -15,7 +15,7 @@
 
 #include "common/base/base.h"
 
-#define K2_JOURNAL_RECORD_MAX (64u << 20)  /* bytes of one record: the longest prompt and chunk with room; larger ones are LIMIT */
+#define K2_JOURNAL_RECORD_MAX (64u << 20)  /* bytes of one record: the longest chunk with room; larger ones are LIMIT */
 #define K2_JOURNAL_PENDING_MAX (256u << 20) /* bytes appended and not yet sealed: past it append answers FULL */
 
 typedef struct k2_journal k2_journal;
@@ -77,11 +77,12 @@ size_t k2_journal_pending(const k2_journal *j);
  */
 k2_journal_batch *k2_journal_seal(k2_journal *j);
 
-/* k2_journal_write - make one sealed batch durable: after OK it survives kill -9 and loss of power, before it nothing of it is there.
+/* k2_journal_write - make one sealed batch durable: after OK it survives kill -9 and loss of power, before it nothing of it is
+ * there.
  *
  * memory   frees the batch, also on error
- * errors   NO_SPACE "journal DIR: batch of N bytes does not fit into map of M bytes ...": all earlier batches stand, this one is
- *          lost and the journal refuses further writes with the same error (a gap would be worse); IO likewise
+ * errors   NO_SPACE "journal DIR: batch of N bytes does not fit into map of M bytes ...": all earlier batches stand, this one
+ *          is lost and the journal refuses further writes with the same error (a gap would be worse); IO likewise
  * threads  one writer at a time
  */
 k2_code k2_journal_write(k2_journal *j, k2_journal_batch *batch, k2_error *err);
@@ -89,10 +90,11 @@ k2_code k2_journal_write(k2_journal *j, k2_journal_batch *batch, k2_error *err);
 /* Seal and write. OK when nothing is pending. */
 k2_code k2_journal_commit(k2_journal *j, k2_error *err);
 
-/* k2_journal_read - call `cb` for every durable record from `from_seq` (0 = the first) in order; it returns false to stop early.
+/* k2_journal_read - call `cb` for every durable record from `from_seq` (0 = the first) in order; it returns false to stop
+ * early.
  *
- * errors   CORRUPT "journal DIR: record N: ..." at the first record whose hash, length or number is wrong; the records before it
- *          have been delivered
+ * errors   CORRUPT "journal DIR: record N: ..." at the first record whose hash, length or number is wrong; the records before
+ *          it have been delivered
  */
 k2_code k2_journal_read(k2_journal *j, uint64_t from_seq, bool (*cb)(void *arg, const k2_journal_record *r), void *arg,
                         k2_error *err);

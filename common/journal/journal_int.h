@@ -15,7 +15,8 @@ _Static_assert(sizeof(k2i_record_header) == 24, "written to disk as it is");
 uint64_t k2i_record_hash(const k2i_record_header *h, const void *bytes);
 
 /* Checks one stored record that should have number `seq`; a failure names the directory and the number. */
-k2_code k2i_record_check(const char *where, uint64_t seq, const void *stored, size_t len, k2_journal_record *out, k2_error *err);
+k2_code k2i_record_check(const char *where, uint64_t seq, const void *stored, size_t len, k2_journal_record *out,
+                         k2_error *err);
 
 /* Records back to back, each padded to 8 bytes. */
 struct k2_journal_batch {

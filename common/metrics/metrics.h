@@ -1,8 +1,8 @@
 /* metrics - numbers that a process shows about itself, and the two formats others read them in.
  *
  * Nouns: a *registry* holds *metrics*; a metric is a counter (only rises), a gauge (is set) or a histogram (counts observations
- * below fixed bounds). Metrics live as long as their registry. Updates are atomic and take no lock, so any thread may make them;
- * making metrics and writing text take the registry's lock.
+ * below fixed bounds). Metrics live as long as their registry. Updates are atomic and take no lock, so any thread may make
+ * them; making metrics and writing text take the registry's lock.
  * A *k2_tb* writes one TensorBoard event file; it belongs to one thread.
  */
 #ifndef K2_COMMON_METRICS_H
@@ -22,7 +22,8 @@ void k2_metrics_free(k2_metrics *m);
 /* k2_metrics_counter, _gauge, _histogram - make a series, or find it where the same name and labels were made before.
  *
  * labels   "" or `engine="3",kind="shm"` (Prometheus form, without braces)
- * errors   bad names ([a-zA-Z_][a-zA-Z0-9_]*), a second kind under one name, K2_METRICS_MAX are asserted: names are code, not input
+ * errors   bad names ([a-zA-Z_][a-zA-Z0-9_]*), a second kind under one name, K2_METRICS_MAX are asserted: names are code, not
+ *          input
  * source   Prometheus text exposition format 0.0.4
  * tests    tests/unit/metrics/metrics_test.c
  */
@@ -38,7 +39,8 @@ void k2_metric_observe(k2_metric *m, double v); /* histogram */
 double k2_metric_value(const k2_metric *m);     /* counter, gauge; sum of a histogram */
 uint64_t k2_metric_count(const k2_metric *m);   /* observations of a histogram */
 
-/* Everything as Prometheus text, names in the order they were made, HELP and TYPE once a name. False on overflow of the buffer. */
+/* Everything as Prometheus text, names in the order they were made, HELP and TYPE once a name. False on overflow of the buffer.
+ * */
 bool k2_metrics_text(k2_metrics *m, k2_buf *out);
 #define K2_METRICS_CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
 

@@ -1,13 +1,13 @@
 /* batch - the trajectories of one training step as one flat run of bytes, from master to trainers.
  *
- * Everything is little-endian and 4-byte aligned; a reader looks into the bytes in place. The order is that of trajectory ids, so
- * equal content means equal bytes and an equal digest, whichever process encodes it.
+ * Everything is little-endian and 4-byte aligned; a reader looks into the bytes in place. The order is that of trajectory ids,
+ * so equal content means equal bytes and an equal digest, whichever process encodes it.
  *
  *     header     64   magic "K2BATCH1", u64 step, u64 total bytes, u32 trajectories, u32 groups, u64 token ids, u64 generated,
  *                     digest (u64 hi, u64 lo) of the bytes behind the header
  *     table      72 each   u64 id, u64 group, f32 reward, f32 group mean, f32 group deviation, u32 group size,
- *                     u32 prompt tokens, u32 generated, u32 first span, u32 spans, u32 finish, u32 first generated, u64 first id,
- *                     u64 prompt number
+ *                     u32 prompt tokens, u32 generated, u32 first span, u32 spans, u32 finish, u32 first generated, u64 first
+ *                     id, u64 prompt number
  *     spans      12 each   u32 version, u32 start, u32 end     (positions within the generated tokens)
  *     ids        4 each    i32: prompt then generated, trajectory after trajectory
  *     log-probs  4 each    f32: of the generated tokens, trajectory after trajectory
@@ -56,7 +56,8 @@ typedef struct k2_batch {
 
 /* k2_batch_encode - `count` trajectories with rising ids into `out` (appended).
  *
- * memory   group_mean, group_std, group_size, spans and span_count of the input are ignored: they are computed here from rewards and versions
+ * memory   group_mean, group_std, group_size, spans and span_count of the input are ignored: they are computed here from
+ *          rewards and versions
  * errors   ids that do not rise, sizes above the limits are asserted; NO_MEMORY where out's cap is too small; count may be 0
  * tests    tests/unit/wire/batch_test.c
  */

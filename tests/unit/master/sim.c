@@ -23,8 +23,7 @@ static k2_digest mix(k2_digest a, uint64_t b, uint64_t c)
     return k2_digest_of(words, sizeof words);
 }
 
-/* ---- what the world computes, whoever asks and when
- * ----------------------------------------------------------------------------- */
+/* ---- what the world computes, whoever asks and when */
 
 static uint32_t length_of(const sim *s, uint64_t id)
 {
@@ -67,8 +66,7 @@ static k2_digest batch_digest(sim *s, uint64_t step)
     return k2_digest_end(d);
 }
 
-/* ---- journal
- * --------------------------------------------------------------------------------------------------------------------- */
+/* ---- journal */
 
 static void record(void *arg, uint32_t type, const void *bytes, size_t len)
 {
@@ -92,8 +90,7 @@ static void truncate(sim *s)
     s->state_at = 0;
 }
 
-/* ---- life
- * -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- life */
 
 void sim_init(sim *s, uint64_t seed)
 {
@@ -177,8 +174,7 @@ static void kill_master(sim *s, bool lose_last)
     sim_start_master(s);
 }
 
-/* ---- actions
- * ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- actions */
 
 static void later(sim *s, const k2m_action *a)
 {
@@ -246,8 +242,7 @@ void sim_event(sim *s, k2m_event *ev)
     for (uint32_t i = 0; i < out->count; i++) carry_out(s, &out->list[i]);
 }
 
-/* ---- workers
- * ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- workers */
 
 static void hello(sim *s, uint32_t worker)
 {
@@ -363,8 +358,7 @@ static void command(sim *s, const sim_pending *p)
     }
 }
 
-/* ---- answers and rewards
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- answers and rewards */
 
 static sim_worker *any_engine(sim *s, k2_digest digest)
 {
@@ -424,8 +418,7 @@ static void score(sim *s, const k2m_action *a)
     }
 }
 
-/* ---- time
- * --------------------------------------------------------------------------------------------------------------------------------
+/* ---- time ---- */
  */
 
 static void happen(sim *s, sim_pending *p)

@@ -1,8 +1,8 @@
-/* sim - a fleet without processes around the master's core: trainers, rollouts and a proxy that answer in random order, die, stay silent;
- * a journal in memory; and a master that can be killed after any record. Everything is a function of the seed.
+/* sim - a fleet without processes around the master's core: trainers, rollouts and a proxy that answer in random order, die,
+ * stay silent; a journal in memory; and a master that can be killed after any record. Everything is a function of the seed.
  *
- * "Weights" are a digest: version s is the hash of version s - 1 and of the batch that step s was given, so two runs with equal digests
- * trained the same tokens in the same order.
+ * "Weights" are a digest: version s is the hash of version s - 1 and of the batch that step s was given, so two runs with equal
+ * digests trained the same tokens in the same order.
  */
 #ifndef K2_TEST_MASTER_SIM_H
 #define K2_TEST_MASTER_SIM_H

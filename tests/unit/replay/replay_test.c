@@ -192,7 +192,8 @@ static void caps(void **state)
     static const int32_t long_prompt[70];
     assert_int_equal(k2_replay_add_group(r, 0, 0, 3, long_prompt, 70, &err), K2_OK);
     assert_int_equal(k2_replay_add_group(r, 1, 0, 4, long_prompt, 70, &err), K2_BAD_INPUT);
-    assert_int_equal(k2_replay_add_group(r, K2_REPLAY_GROUP_ID_MAX, 0, 1, prompt, 4, &err), K2_BAD_INPUT); /* ids would overflow */
+    assert_int_equal(k2_replay_add_group(r, K2_REPLAY_GROUP_ID_MAX, 0, 1, prompt, 4, &err),
+                     K2_BAD_INPUT); /* ids would overflow */
     assert_int_equal(k2_replay_add_group(r, 1, 0, 3, long_prompt, 70, &err), K2_OK);
     assert_int_equal(k2_replay_add_group(r, 2, 0, 1, prompt, 4, &err), K2_FULL);
     /* What was promised is there: every member can grow to its end. */
