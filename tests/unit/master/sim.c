@@ -419,7 +419,6 @@ static void score(sim *s, const k2m_action *a)
 }
 
 /* ---- time ---- */
- */
 
 static void happen(sim *s, sim_pending *p)
 {
