@@ -91,7 +91,7 @@ void k2m_batch_make(k2m_io *io, uint64_t step)
     lists l = {0};
     uint64_t group;
     uint32_t size;
-    for (uint32_t i = 0; k2_replay_group_at(io->core->replay, step, i, &group, &size); i++)
+    for (uint32_t at = 0; k2_replay_group_next(io->core->replay, step, &at, &group, &size);)
         for (uint32_t k = 0; k < size; k++) add(io, &l, k2_replay_id(group, k));
     k2_buf bytes;
     k2_buf_init(&bytes, (size_t)1 << 40);

@@ -121,8 +121,8 @@ static void begin_batch(k2m_core *m, uint64_t step)
     m->batch_step = step;
     k2m_act(m, K2M_ACT_BATCH)->step = step;
     uint64_t group;
-    uint32_t size;
-    for (m->batch_groups = 0; k2_replay_group_at(m->replay, step, m->batch_groups, &group, &size);) m->batch_groups++;
+    uint32_t size, at = 0;
+    for (m->batch_groups = 0; k2_replay_group_next(m->replay, step, &at, &group, &size);) m->batch_groups++;
 }
 
 static bool saved(const k2m_core *m)

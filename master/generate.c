@@ -97,7 +97,7 @@ void k2m_generate_begin(k2m_core *m)
     /* What an earlier process got whole but not scored. */
     uint64_t group;
     uint32_t size;
-    for (uint32_t i = 0; k2_replay_group_at(m->replay, 0, i, &group, &size); i++)
+    for (uint32_t at = 0; k2_replay_group_next(m->replay, 0, &at, &group, &size);)
         for (uint32_t k = 0; k < size; k++) {
             k2_replay_info info;
             (void)k2_replay_find(m->replay, k2_replay_id(group, k), &info);

@@ -62,7 +62,7 @@ void k2m_reporter_batch(k2m_reporter *p, const k2m_core *m, uint64_t step)
     uint32_t size;
     double reward = 0, length = 0, cuts = 0;
     p->batch_trajectories = 0;
-    for (uint32_t i = 0; k2_replay_group_at(m->replay, step, i, &group, &size); i++)
+    for (uint32_t at = 0; k2_replay_group_next(m->replay, step, &at, &group, &size);)
         for (uint32_t k = 0; k < size; k++) {
             k2_replay_info info;
             if (k2_replay_find(m->replay, k2_replay_id(group, k), &info) != K2_OK || info.state == K2_REPLAY_DROPPED) continue;
@@ -116,6 +116,7 @@ static void scalar(k2m_reporter *p, const char *group, const char *name, uint64_
 static void trained_metrics(k2m_reporter *p, k2_buf *b, const char *group, uint64_t step)
 {
     for (uint32_t i = 0; i < p->trained_count; i++) {
+        if (strcmp(p->trained[i].name, "groups") == 0) continue; /* the line has it already */
         put(b, p->trained[i].name, p->trained[i].value);
         scalar(p, group, p->trained[i].name, step, p->trained[i].value);
     }

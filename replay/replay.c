@@ -339,14 +339,14 @@ uint32_t k2_replay_spans(const k2_replay *r, uint64_t id, k2_replay_span *out, u
     return spans;
 }
 
-bool k2_replay_group_at(const k2_replay *r, uint64_t step, uint32_t i, uint64_t *group, uint32_t *size)
+bool k2_replay_group_next(const k2_replay *r, uint64_t step, uint32_t *cursor, uint64_t *group, uint32_t *size)
 {
-    for (uint32_t k = 0; k < r->counts.groups; k++) {
-        const k2i_group *g = &r->groups[r->order[k]];
+    for (; *cursor < r->counts.groups; ++*cursor) {
+        const k2i_group *g = &r->groups[r->order[*cursor]];
         if (step != 0 && g->step != step) continue;
-        if (i-- > 0) continue;
         *group = g->id;
         *size = g->size;
+        ++*cursor;
         return true;
     }
     return false;

@@ -174,8 +174,8 @@ typedef struct k2_replay_span {
 } k2_replay_span;
 uint32_t k2_replay_spans(const k2_replay *r, uint64_t id, k2_replay_span *out, uint32_t count);
 
-/* Groups held, by id; of a step with step != 0. i counts from 0; false past the last. */
-bool k2_replay_group_at(const k2_replay *r, uint64_t step, uint32_t i, uint64_t *group, uint32_t *size);
+/* Groups held, by id; with step != 0 only those of that step. *cursor starts at 0; false past the last. */
+bool k2_replay_group_next(const k2_replay *r, uint64_t step, uint32_t *cursor, uint64_t *group, uint32_t *size);
 /* Groups that no step has taken: what counts against rollout.groups. */
 uint32_t k2_replay_groups_open(const k2_replay *r);
 /* Whole groups ready to be taken. */

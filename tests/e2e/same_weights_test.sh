@@ -18,6 +18,10 @@ for set in "rollout.workers=3" "trainer.ranks=2" "xfer.transport=tcp" \
   same "$(json "$result" weights_digest)" "$want" "weights_digest with $set"
 done
 
+# Every token of every iteration, in all these arrangements: engine and trainer give it the same log-probability, to the bit.
+mismatch=$(cat "$SCRATCH"/*/metrics.jsonl | grep -o '"mismatch_max": *[^,]*' | sort -u)
+same "$mismatch" '"mismatch_max": 0' "mismatch between engine and trainer"
+
 run other --set seed=8
 [ "$(json "$result" weights_digest)" != "$want" ] || fail "another seed gave the same weights"
 echo "weights_digest $want with every arrangement"

@@ -52,7 +52,7 @@ static k2_digest batch_digest(sim *s, uint64_t step)
     k2_digest_stream *d = k2_digest_begin();
     uint64_t group;
     uint32_t size;
-    for (uint32_t i = 0; k2_replay_group_at(s->core->replay, step, i, &group, &size); i++)
+    for (uint32_t at = 0; k2_replay_group_next(s->core->replay, step, &at, &group, &size);)
         for (uint32_t k = 0; k < size; k++) {
             k2_replay_info info;
             (void)k2_replay_find(s->core->replay, k2_replay_id(group, k), &info);

@@ -117,7 +117,7 @@ static void score_all(walk *w)
     k2_replay *r = w->j->r;
     uint64_t group;
     uint32_t size;
-    for (uint32_t i = 0; k2_replay_group_at(r, 0, i, &group, &size); i++)
+    for (uint32_t at = 0; k2_replay_group_next(r, 0, &at, &group, &size);)
         for (uint32_t m = 0; m < size; m++) {
             k2_replay_info info;
             uint64_t id = k2_replay_id(group, m);
@@ -133,8 +133,8 @@ static void score_all(walk *w)
 static void note_batch(walk *w, uint64_t step)
 {
     uint64_t group;
-    uint32_t size, i = 0;
-    for (; k2_replay_group_at(w->j->r, step, i, &group, &size); i++) w->batches[step][i] = group + 1;
+    uint32_t size, i = 0, at = 0;
+    while (k2_replay_group_next(w->j->r, step, &at, &group, &size)) w->batches[step][i++] = group + 1;
     w->batches[step][i] = 0;
 }
 
@@ -240,7 +240,7 @@ static void check_tokens(walk *w)
 {
     uint64_t group;
     uint32_t size;
-    for (uint32_t i = 0; k2_replay_group_at(w->j->r, 0, i, &group, &size); i++)
+    for (uint32_t at = 0; k2_replay_group_next(w->j->r, 0, &at, &group, &size);)
         for (uint32_t m = 0; m < size; m++) {
             uint64_t id = k2_replay_id(group, m);
             k2_replay_token t[TOKENS];
