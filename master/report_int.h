@@ -27,6 +27,7 @@ struct k2m_reporter {
     uint32_t view_lines; /* on the screen, to be drawn over */
     char events[VIEW_EVENTS][VIEW_LINE_MAX];
     uint32_t event_count;
+    char proxy[K2M_ENDPOINT_MAX]; /* address of the proxy that was told last */
 };
 
 double k2m_trained(const k2m_reporter *p, const char *name); /* NAN when the trainer did not tell */

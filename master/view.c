@@ -90,9 +90,20 @@ static void draw_workers(k2m_reporter *p, const k2m_core *m)
     line(p, "  %s", text);
 }
 
+/* Where clients may ask while the run goes on; told again when a new proxy listens elsewhere. */
+static void tell_proxy(k2m_reporter *p, const k2m_core *m)
+{
+    if (!m->has_proxy) return;
+    const k2m_worker *w = &m->workers[m->proxy];
+    if (w->state != K2M_UP || !m->in_force || strcmp(w->endpoint, p->proxy) == 0) return;
+    snprintf(p->proxy, sizeof p->proxy, "%s", w->endpoint);
+    k2m_say(p, "the proxy answers at %s", p->proxy);
+}
+
 void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns)
 {
     if (p->rl_ns == 0 && (m->phase == K2M_PHASE_GENERATE || m->phase == K2M_PHASE_EVAL)) p->rl_ns = now_ns;
+    tell_proxy(p, m);
     if (!p->tty || now_ns - p->drawn_ns < REDRAW_NS) return;
     p->drawn_ns = now_ns;
     if (p->view_lines) printf("\033[%uA", p->view_lines);
@@ -120,6 +131,7 @@ void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns)
     k2m_core_owes(m, owes, sizeof owes);
     line(p, "  waits: %s", owes);
     draw_workers(p, m);
+    if (p->proxy[0]) line(p, "  clients: %s", p->proxy);
     for (uint32_t i = p->event_count > VIEW_EVENTS ? p->event_count - VIEW_EVENTS : 0; i < p->event_count; i++)
         line(p, "  %s", p->events[i % VIEW_EVENTS]);
     printf("\033[J");

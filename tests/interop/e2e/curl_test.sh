@@ -19,4 +19,13 @@ stream=$(curl -sSN "$address/v1/chat/completions" -H 'content-type: application/
 [ "$(curl -s -o /dev/null -w '%{http_code}' "$address/v1/chat/completions" -d '{')" = 400 ] || fail "a broken body was taken"
 curl -sS "$address/metrics" | grep -q '^# TYPE ' || fail "/metrics is no Prometheus text"
 curl -sSf "$address/health" >/dev/null || fail "/health"
+
+# While a run goes on, its proxy answers at the address that the master prints.
+start going --set iterations=100000
+await "the address of the run's proxy" "grep -q 'the proxy answers at http' $SCRATCH/going.out"
+address=$(sed -n 's/^the proxy answers at //p' "$SCRATCH/going.out" | head -n 1)
+running=$(curl -sS "$address/v1/completions" -H 'content-type: application/json' -d '{"model": "k2rl", "prompt": "fold abc", "max_tokens": 4}')
+[[ $running == *'"object":"text_completion"'* ]] || fail "a run's proxy answered '$running'"
+kill -INT "$master"
+wait "$wrapper_of" || fail "Ctrl-C ended the run with status $?"
 echo "README's curl: $answer"
