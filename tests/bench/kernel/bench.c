@@ -6,6 +6,7 @@
  * each parameter at work.
  */
 #include "common/model/model.h"
+#include "tests/support/quickstart_dims.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,32 +113,7 @@ static double peak_now(void)
     return 2.0 * M * N * K * CALLS / ((double)(k2_now_ns() - start) * 1e-9);
 }
 
-/* The size of the quickstart's model: about 200 thousand parameters at work for each token. */
-static const k2_dims dims = {.vocab_size = 264,
-                             .hidden_size = 64,
-                             .num_hidden_layers = 4,
-                             .num_attention_heads = 4,
-                             .kv_lora_rank = 32,
-                             .qk_nope_head_dim = 16,
-                             .qk_rope_head_dim = 16,
-                             .v_head_dim = 16,
-                             .intermediate_size = 192,
-                             .moe_intermediate_size = 64,
-                             .n_routed_experts = 8,
-                             .n_shared_experts = 1,
-                             .num_experts_per_tok = 2,
-                             .n_group = 1,
-                             .topk_group = 1,
-                             .first_k_dense_replace = 1,
-                             .moe_layer_freq = 1,
-                             .routed_scaling_factor = 2.0,
-                             .norm_topk_prob = true,
-                             .max_position_embeddings = 256,
-                             .rope_theta = 10000,
-                             .rms_norm_eps = 1e-6,
-                             .initializer_range = 0.05,
-                             .bos_token_id = 256,
-                             .eos_token_id = 257};
+static k2_dims dims; /* of the quickstart */
 
 static size_t active_params(const k2_model *m)
 {
@@ -256,6 +232,7 @@ int main(int argc, char **argv)
     bench_product("gemm", 64, 264, 64);
     bench_product("gemm", 16, 64, 64);
     bench_product("gemm", 1, 64, 64);
+    dims = quickstart_dims();
     k2_model *m = k2_model_new(&dims, 1, NULL);
     k2_model_init(m, 1, 0);
     printf("model_active_params,%zu,parameters,,\n", active_params(m));

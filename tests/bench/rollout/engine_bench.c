@@ -12,40 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "common/weights/weights.h"
 #include "rollout/server_int.h"
+#include "tests/support/quickstart_dims.h"
 
 enum { BATCH = 64, PROMPT = 24, NEW = 64, CONTEXT = 256 };
-
-static k2_dims quickstart_dims(void)
-{
-    return (k2_dims){.vocab_size = 264,
-                     .hidden_size = 64,
-                     .num_hidden_layers = 3,
-                     .num_attention_heads = 4,
-                     .q_lora_rank = 32,
-                     .kv_lora_rank = 32,
-                     .qk_nope_head_dim = 16,
-                     .qk_rope_head_dim = 16,
-                     .v_head_dim = 16,
-                     .intermediate_size = 128,
-                     .moe_intermediate_size = 32,
-                     .n_routed_experts = 8,
-                     .n_shared_experts = 1,
-                     .num_experts_per_tok = 2,
-                     .n_group = 1,
-                     .topk_group = 1,
-                     .first_k_dense_replace = 1,
-                     .moe_layer_freq = 1,
-                     .routed_scaling_factor = 1,
-                     .norm_topk_prob = true,
-                     .max_position_embeddings = CONTEXT,
-                     .rope_theta = 10000,
-                     .rms_norm_eps = 1e-6,
-                     .initializer_range = 0.02,
-                     .bos_token_id = -1,
-                     .eos_token_id = -1};
-}
 
 static double cpu_seconds(void)
 {
@@ -284,6 +254,7 @@ int main(int argc, char **argv)
 {
     k2_dims dims = quickstart_dims();
     k2_error err;
+    dims.max_position_embeddings = CONTEXT;
     if (argc > 1 && k2_weights_dims_load(argv[1], &dims, &err) != K2_OK) {
         fprintf(stderr, "rollout_bench: %s\n", err.text);
         return 2;

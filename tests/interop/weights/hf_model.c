@@ -8,6 +8,7 @@
  */
 #include "common/model/model.h"
 #include "common/weights/weights.h"
+#include "tests/support/tiny_dims.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,99 +17,67 @@
 #define PAGE_TOKENS 32u
 _Static_assert(TOKENS <= PAGE_TOKENS, "the sequence lies in one page");
 
+/* The layout of Kimi-K2: low-rank queries, YaRN, one group of experts. */
+static k2_dims kimi(void)
+{
+    k2_dims d = tiny_dims();
+    d.hidden_size = 48;
+    d.num_hidden_layers = 3;
+    d.num_attention_heads = 3;
+    d.q_lora_rank = 20;
+    d.kv_lora_rank = 24;
+    d.qk_nope_head_dim = 12;
+    d.v_head_dim = 10;
+    d.n_routed_experts = 6;
+    d.routed_scaling_factor = 2.827;
+    d.max_position_embeddings = 128;
+    d.rope_theta = 50000;
+    d.yarn = (k2_yarn){
+        .factor = 4, .beta_fast = 32, .beta_slow = 1, .mscale = 1, .mscale_all_dim = 1, .original_max_position_embeddings = 32};
+    d.bos_token_id = 256;
+    d.eos_token_id = 257;
+    return d;
+}
+
+static k2_dims groups_no_q_lora(void)
+{
+    k2_dims d = tiny_dims();
+    d.vocab_size = 100;
+    d.num_attention_heads = 4;
+    d.q_lora_rank = 0;
+    d.qk_rope_head_dim = 4;
+    d.n_routed_experts = 8;
+    d.n_shared_experts = 2;
+    d.num_experts_per_tok = 3;
+    d.n_group = 4;
+    d.topk_group = 2;
+    d.first_k_dense_replace = 0;
+    d.norm_topk_prob = false;
+    d.max_position_embeddings = 64;
+    d.rms_norm_eps = 1e-5;
+    return d;
+}
+
+static k2_dims dense_tied(void)
+{
+    k2_dims d = tiny_dims();
+    d.vocab_size = 70;
+    d.hidden_size = 24;
+    d.q_lora_rank = 8;
+    d.qk_nope_head_dim = 6;
+    d.qk_rope_head_dim = 6;
+    d.v_head_dim = 5;
+    d.first_k_dense_replace = 2;
+    d.tie_word_embeddings = true;
+    d.bos_token_id = 0;
+    d.eos_token_id = 1;
+    return d;
+}
+
 static const struct {
     const char *name;
-    k2_dims dims;
-} shapes[] = {
-    {"kimi",
-     {.vocab_size = 264,
-      .hidden_size = 48,
-      .num_hidden_layers = 3,
-      .num_attention_heads = 3,
-      .q_lora_rank = 20,
-      .kv_lora_rank = 24,
-      .qk_nope_head_dim = 12,
-      .qk_rope_head_dim = 8,
-      .v_head_dim = 10,
-      .intermediate_size = 72,
-      .moe_intermediate_size = 20,
-      .n_routed_experts = 6,
-      .n_shared_experts = 1,
-      .num_experts_per_tok = 2,
-      .n_group = 1,
-      .topk_group = 1,
-      .first_k_dense_replace = 1,
-      .moe_layer_freq = 1,
-      .routed_scaling_factor = 2.827,
-      .norm_topk_prob = true,
-      .max_position_embeddings = 128,
-      .rope_theta = 50000,
-      .rms_norm_eps = 1e-6,
-      .initializer_range = 0.02,
-      .yarn = {.factor = 4,
-               .beta_fast = 32,
-               .beta_slow = 1,
-               .mscale = 1,
-               .mscale_all_dim = 1,
-               .original_max_position_embeddings = 32},
-      .bos_token_id = 256,
-      .eos_token_id = 257}},
-    {"groups_no_q_lora",
-     {.vocab_size = 100,
-      .hidden_size = 32,
-      .num_hidden_layers = 2,
-      .num_attention_heads = 4,
-      .q_lora_rank = 0,
-      .kv_lora_rank = 16,
-      .qk_nope_head_dim = 8,
-      .qk_rope_head_dim = 4,
-      .v_head_dim = 8,
-      .intermediate_size = 40,
-      .moe_intermediate_size = 12,
-      .n_routed_experts = 8,
-      .n_shared_experts = 2,
-      .num_experts_per_tok = 3,
-      .n_group = 4,
-      .topk_group = 2,
-      .first_k_dense_replace = 0,
-      .moe_layer_freq = 1,
-      .routed_scaling_factor = 1.5,
-      .norm_topk_prob = false,
-      .max_position_embeddings = 64,
-      .rope_theta = 10000,
-      .rms_norm_eps = 1e-5,
-      .initializer_range = 0.02,
-      .bos_token_id = -1,
-      .eos_token_id = -1}},
-    {"dense_tied",
-     {.vocab_size = 70,
-      .hidden_size = 24,
-      .num_hidden_layers = 2,
-      .num_attention_heads = 2,
-      .q_lora_rank = 8,
-      .kv_lora_rank = 8,
-      .qk_nope_head_dim = 6,
-      .qk_rope_head_dim = 6,
-      .v_head_dim = 5,
-      .intermediate_size = 30,
-      .moe_intermediate_size = 12,
-      .n_routed_experts = 4,
-      .n_shared_experts = 1,
-      .num_experts_per_tok = 2,
-      .n_group = 1,
-      .topk_group = 1,
-      .first_k_dense_replace = 2,
-      .moe_layer_freq = 1,
-      .routed_scaling_factor = 1,
-      .norm_topk_prob = true,
-      .tie_word_embeddings = true,
-      .max_position_embeddings = 64,
-      .rope_theta = 10000,
-      .rms_norm_eps = 1e-6,
-      .initializer_range = 0.02,
-      .bos_token_id = 0,
-      .eos_token_id = 1}},
-};
+    k2_dims (*dims)(void);
+} shapes[] = {{"kimi", kimi}, {"groups_no_q_lora", groups_no_q_lora}, {"dense_tied", dense_tied}};
 
 static k2_weights_slot *slots_new(k2_model *m, size_t *count)
 {
@@ -201,8 +170,11 @@ int main(int argc, char **argv)
     if (argc == 4 && strcmp(argv[1], "read") == 0) {
         if (model_read(argv[2], argv[3], &err) == K2_OK) return 0;
     } else if (argc == 5 && strcmp(argv[1], "write") == 0) {
-        for (size_t i = 0; i < K2_COUNT(shapes); i++)
-            if (strcmp(shapes[i].name, argv[2]) == 0 && model_write(&shapes[i].dims, argv[3], argv[4], &err) == K2_OK) return 0;
+        for (size_t i = 0; i < K2_COUNT(shapes); i++) {
+            if (strcmp(shapes[i].name, argv[2]) != 0) continue;
+            const k2_dims dims = shapes[i].dims();
+            if (model_write(&dims, argv[3], argv[4], &err) == K2_OK) return 0;
+        }
     }
     fprintf(stderr, "hf_model: %s\n", err.text);
     return k2_code_exit(err.code);

@@ -9,35 +9,18 @@
 #include <string.h>
 
 #include "common/tensor/tensor.h"
+#include "tests/support/tiny_dims.h"
 
 static k2_dims good(void)
 {
-    return (k2_dims){.vocab_size = 264,
-                     .hidden_size = 64,
-                     .num_hidden_layers = 4,
-                     .num_attention_heads = 4,
-                     .q_lora_rank = 0,
-                     .kv_lora_rank = 32,
-                     .qk_nope_head_dim = 16,
-                     .qk_rope_head_dim = 16,
-                     .v_head_dim = 16,
-                     .intermediate_size = 128,
-                     .moe_intermediate_size = 32,
-                     .n_routed_experts = 8,
-                     .n_shared_experts = 1,
-                     .num_experts_per_tok = 2,
-                     .n_group = 1,
-                     .topk_group = 1,
-                     .first_k_dense_replace = 1,
-                     .moe_layer_freq = 1,
-                     .routed_scaling_factor = 2.5,
-                     .norm_topk_prob = true,
-                     .max_position_embeddings = 512,
-                     .rope_theta = 10000,
-                     .rms_norm_eps = 1e-6,
-                     .initializer_range = 0.02,
-                     .bos_token_id = 256,
-                     .eos_token_id = 257};
+    k2_dims d = tiny_dims();
+    d.num_hidden_layers = 4;
+    d.kv_lora_rank = 32;
+    d.qk_rope_head_dim = 16;
+    d.n_routed_experts = 8;
+    d.bos_token_id = 256;
+    d.eos_token_id = 257;
+    return d;
 }
 
 static void dtypes_have_names_and_sizes(void **state)

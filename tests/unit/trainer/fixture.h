@@ -9,38 +9,23 @@
 
 #include "common/config/config.h"
 #include "common/wire/batch.h"
+#include "tests/support/tiny_dims.h"
 #include "trainer/learner_int.h"
 
 #define FIXTURE_RANKS_MAX 2u
 
 static inline k2_dims fixture_dims(void)
 {
-    return (k2_dims){.vocab_size = 40,
-                     .hidden_size = 16,
-                     .num_hidden_layers = 2,
-                     .num_attention_heads = 2,
-                     .q_lora_rank = 8,
-                     .kv_lora_rank = 16,
-                     .qk_nope_head_dim = 8,
-                     .qk_rope_head_dim = 4,
-                     .v_head_dim = 8,
-                     .intermediate_size = 24,
-                     .moe_intermediate_size = 8,
-                     .n_routed_experts = 4,
-                     .n_shared_experts = 1,
-                     .num_experts_per_tok = 2,
-                     .n_group = 1,
-                     .topk_group = 1,
-                     .first_k_dense_replace = 1,
-                     .moe_layer_freq = 1,
-                     .routed_scaling_factor = 1.5,
-                     .norm_topk_prob = true,
-                     .max_position_embeddings = 64,
-                     .rope_theta = 10000,
-                     .rms_norm_eps = 1e-6,
-                     .initializer_range = 0.02,
-                     .bos_token_id = -1,
-                     .eos_token_id = -1};
+    k2_dims d = tiny_dims();
+    d.vocab_size = 40;
+    d.hidden_size = 16;
+    d.q_lora_rank = 8;
+    d.qk_rope_head_dim = 4;
+    d.intermediate_size = 24;
+    d.moe_intermediate_size = 8;
+    d.routed_scaling_factor = 1.5;
+    d.max_position_embeddings = 64;
+    return d;
 }
 
 static inline k2_config fixture_config(void)
