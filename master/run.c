@@ -132,7 +132,6 @@ static k2_code check_port(const char *key, const char *listen_at, k2_error *err)
     uint16_t port;
     k2_code code = k2_hostport_parse(listen_at, host, &port, err);
     if (code != K2_OK) return k2_error_prefix(err, "%s", key);
-    if (port == 0) return K2_OK;
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
                     *list = NULL;
     snprintf(service, sizeof service, "%u", port);
@@ -140,11 +139,23 @@ static k2_code check_port(const char *key, const char *listen_at, k2_error *err)
         return k2_error_set(err, K2_BAD_INPUT, "%s: \"%s\" is no address of this machine", key, host);
     int fd = socket(list->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
     if (fd >= 0) (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (fd >= 0 && bind(fd, list->ai_addr, list->ai_addrlen) != 0 && errno == EADDRINUSE)
-        code = k2_error_set(err, K2_BUSY, "%s: %s is in use by another process", key, listen_at);
+    if (fd >= 0 && bind(fd, list->ai_addr, list->ai_addrlen) != 0) {
+        if (errno == EADDRINUSE)
+            code = k2_error_set(err, K2_BUSY, "%s: %s is in use by another process", key, listen_at);
+        else
+            code = k2_error_set(err, K2_BAD_INPUT, "%s: cannot listen on %s: %s", key, listen_at, strerror(errno));
+    }
     if (fd >= 0) close(fd);
     freeaddrinfo(list);
     return code;
+}
+
+static k2_code check_control(const char *url, k2_error *err)
+{
+    static const char scheme[] = "tcp://";
+    if (strncmp(url, scheme, sizeof scheme - 1) != 0)
+        return k2_error_set(err, K2_BAD_INPUT, "master.listen: found \"%.100s\", expected tcp://HOST:PORT or nothing", url);
+    return check_port("master.listen", url + sizeof scheme - 1, err);
 }
 
 /* Manifest of an earlier start in this directory, NULL when there is none. k2_free it. */
@@ -204,6 +215,7 @@ k2_code k2m_run_check(k2m_run *r, k2_error *err)
     if (code == K2_OK) code = load_data(r, false, err);
     if (code == K2_OK && strcmp(c->data_task, "licences") == 0 && !c->data_corpus[0]) code = k2_task_licences_check(NULL, err);
     if (code == K2_OK && !is_pretrain(r)) code = check_port("proxy.listen", c->proxy_listen, err);
+    if (code == K2_OK && c->master_listen[0]) code = check_control(c->master_listen, err);
     if (code == K2_OK) code = k2m_plan_check(r, err);
     if (code == K2_OK) code = check_existing(r, err);
     const char *base = strrchr(c->run_dir, '/');
