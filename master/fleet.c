@@ -134,17 +134,18 @@ void k2m_fleet_exit(k2m_core *m, const k2m_event *ev)
     k2m_worker *w = &m->workers[ev->worker];
     if (w->incarnation != ev->incarnation || w->state == K2M_DOWN || w->state == K2M_ENDED) return;
     char why[K2M_TEXT_MAX], name[K2_WIRE_NAME_MAX];
+    bool last = ev->text && ev->text[0]; /* the last line of its log */
     if (ev->type == K2M_EV_LAUNCH_FAILED)
         snprintf(why, sizeof why, "could not be started: %.200s", ev->text);
     else if (ev->signal)
-        snprintf(why, sizeof why, "was ended by signal %d", ev->signal);
+        snprintf(why, sizeof why, "was ended by signal %d%s%.200s", ev->signal, last ? ": " : "", last ? ev->text : "");
     else
-        snprintf(why, sizeof why, "exited with %d", ev->exit_code);
-    bool first_start = m->phase == K2M_PHASE_START && w->restarts_total == 0 && w->state == K2M_STARTING;
-    if (first_start && (ev->type == K2M_EV_LAUNCH_FAILED || ev->exit_code == 2)) { /* its input is bad: it would be so again */
+        snprintf(why, sizeof why, "exited with %d%s%.200s", ev->exit_code, last ? ": " : "", last ? ev->text : "");
+    bool refused = ev->type == K2M_EV_LAUNCH_FAILED || ev->exit_code == 2;
+    if (refused && m->phase == K2M_PHASE_START && !m->begun && w->restarts_total == 0) { /* bad input: it would be so again */
         k2m_worker_name(w, name);
         w->state = K2M_ENDED;
-        k2m_fail(m, K2_BAD_INPUT, "%s %s%s%.200s", name, why, ev->text ? ": " : "", ev->text ? ev->text : "");
+        k2m_fail(m, K2_BAD_INPUT, "%s %s", name, why);
         return;
     }
     k2m_worker_dead(m, w, why);
