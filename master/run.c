@@ -213,7 +213,8 @@ k2_code k2m_run_check(k2m_run *r, k2_error *err)
     k2_code code = k2_config_check(c, err);
     if (code == K2_OK) code = check_model(r, err);
     if (code == K2_OK) code = load_data(r, false, err);
-    if (code == K2_OK && strcmp(c->data_task, "licences") == 0 && !c->data_corpus[0]) code = k2_task_licences_check(NULL, err);
+    if (code == K2_OK && strcmp(c->data_task, "licences") == 0 && c->pretrain_steps && !c->data_corpus[0])
+        code = k2_task_licences_check(NULL, err);
     if (code == K2_OK && !is_pretrain(r)) code = check_port("proxy.listen", c->proxy_listen, err);
     if (code == K2_OK && c->master_listen[0]) code = check_control(c->master_listen, err);
     if (code == K2_OK) code = k2m_plan_check(r, err);
@@ -226,6 +227,7 @@ k2_code k2m_run_check(k2m_run *r, k2_error *err)
 /* ---- directory
  * -------------------------------------------------------------------------------------------------------------------- */
 
+/* Before data_paths: what the configuration names is not made. */
 static k2_code generate(const k2m_run *r, k2_error *err)
 {
     const k2_config *c = &r->config;
@@ -235,8 +237,11 @@ static k2_code generate(const k2m_run *r, k2_error *err)
     sizes.heldout = (uint32_t)c->data_task_heldout;
     char *dir = k2_asprintf("%s/data", c->run_dir);
     k2_code code = K2_OK;
-    if (strcmp(c->data_task, "quickstart") == 0) code = k2_task_quickstart_ensure(dir, c->seed, &sizes, err);
-    if (strcmp(c->data_task, "licences") == 0) code = k2_task_licences_ensure(dir, NULL, err);
+    bool corpus = c->pretrain_steps && !c->data_corpus[0],
+         prompts = !is_pretrain(r) && !(c->data_prompts[0] && c->data_heldout[0]);
+    if (strcmp(c->data_task, "quickstart") == 0 && (corpus || prompts))
+        code = k2_task_quickstart_ensure(dir, c->seed, &sizes, err);
+    if (strcmp(c->data_task, "licences") == 0 && corpus) code = k2_task_licences_ensure(dir, NULL, err);
     k2_free(dir);
     return code;
 }
@@ -367,8 +372,8 @@ k2_code k2m_run_prepare(k2m_run *r, k2_journal **journal, k2_error *err)
     k2_free(dir);
     if (code != K2_OK) return code;
     code = make_dirs(r, err);
-    data_paths(r);
     if (code == K2_OK) code = generate(r, err);
+    data_paths(r);
     if (code == K2_OK) code = load_data(r, true, err);
     if (code == K2_OK && r->existed) code = compare_data(r, err);
     if (code == K2_OK) code = k2m_plan_check(r, err);
