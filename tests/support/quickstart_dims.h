@@ -1,4 +1,4 @@
-/* quickstart_dims - the model of the quickstart, read from where the quickstart reads it: what a bench measures is what runs. */
+/* quickstart_dims - the model of the quickstart, from its own file: what a bench measures is what runs. */
 #ifndef K2_TESTS_SUPPORT_QUICKSTART_DIMS_H
 #define K2_TESTS_SUPPORT_QUICKSTART_DIMS_H
 

@@ -1,5 +1,6 @@
-/* tiny_dims - the smallest model that has every part: low-rank queries, a dense and a MoE layer, shared experts. Tests that need
- * another one change the members that matter to them. */
+/* tiny_dims - the smallest model that has every part: low-rank queries, a dense and a MoE layer, shared experts. Tests that
+ * need another one change the members that matter to them.
+ */
 #ifndef K2_TESTS_SUPPORT_TINY_DIMS_H
 #define K2_TESTS_SUPPORT_TINY_DIMS_H
 
