@@ -179,7 +179,8 @@ static bool save_due(const k2m_core *m)
     k2_replay_counts n = k2_replay_count(m->replay);
     uint32_t groups_max = k2m_replay_config(c, m->c.prompts.length_max).groups_max;
     return (m->iteration > 0 && m->iteration % c->run_checkpoint_every == 0 && m->checkpoint.iteration != m->iteration) ||
-           n.groups + c->rollout_groups > groups_max || m->trainer_step - m->checkpoint.step + 2 > m->digest_count;
+           m->journal_pressed || n.groups + c->rollout_groups > groups_max ||
+           m->trainer_step - m->checkpoint.step + 2 > m->digest_count;
 }
 
 void k2m_decide(k2m_core *m)

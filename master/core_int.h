@@ -230,6 +230,7 @@ typedef struct k2m_core {
     k2_digest *digests;             /* of versions, by version % digest_count; zero = unknown */
     uint32_t digest_count;
     bool finished;
+    bool journal_pressed;           /* the I/O side says: a checkpoint would make room in the journal */
 
     /* the trainers */
     bool begun;                     /* all were up once */

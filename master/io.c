@@ -7,17 +7,25 @@
 
 /* ---- write-ahead: records first, then actions --------------------------------------------------------------------------- */
 
+/* A quarter of the map: the records until the next checkpoint, its snapshot, and both of the one before still fit. */
+static void weigh(k2m_io *io, uint32_t type, size_t len)
+{
+    if (type == K2M_REC_STATE) io->journal_bytes = 0;
+    io->journal_bytes += len + 64;
+    io->core->journal_pressed = io->journal_bytes > io->run->config.run_journal_mb * (1u << 20) / 4;
+}
+
 static void record(void *arg, uint32_t type, const void *bytes, size_t len)
 {
     k2m_io *io = arg;
-    uint64_t seq = 0;
     k2_error err;
-    if (k2_journal_append(io->journal, type, bytes, len, &seq, &err) != K2_OK) {
+    if (k2_journal_append(io->journal, type, bytes, len, NULL, &err) != K2_OK) {
         /* Without the record nothing may go on. It is told when this step's actions are looked at. */
         if (io->write_error.code == K2_OK) io->write_error = err;
         return;
     }
-    if (type == K2M_REC_STATE) io->state_seq = seq;
+    if (type == K2M_REC_STATE) io->state_seq = k2_journal_next_seq(io->journal) - 1;
+    weigh(io, type, len);
 }
 
 static void end(k2m_io *io, const k2m_action *a)
@@ -72,20 +80,28 @@ static void write_work(void *arg)
     uint64_t before = io->compacting;
     io->writing = NULL;
     io->compacting = 0;
-    k2_code code = batch ? k2_journal_write(io->journal, batch, &io->write_error) : K2_OK;
-    if (code == K2_OK && before > 0) (void)k2_journal_truncate_before(io->journal, before, &io->write_error);
+    k2_code code = batch ? k2_journal_write(io->journal, batch, &io->writer_error) : K2_OK;
+    if (code == K2_OK && before > 0) (void)k2_journal_truncate_before(io->journal, before, &io->writer_error);
 }
 
 static void pump_journal(k2m_io *io);
 
+/* On the loop again: what the writer met is ours to look at now. */
+static void write_ended(k2m_io *io)
+{
+    io->write_busy = false;
+    if (io->write_error.code == K2_OK) io->write_error = io->writer_error;
+}
+
 static void write_done(void *arg)
 {
     k2m_io *io = arg;
-    io->write_busy = false;
     if (io->writing || io->compacting) { /* the loop ends and did not run the work: do it here, it is the last one */
         write_work(io);
+        write_ended(io);
         return;
     }
+    write_ended(io);
     pump_journal(io);
     release(io);
 }
@@ -96,7 +112,8 @@ static void fault(k2m_io *io)
     io->fault_told = true;
     io->ended = true; /* nothing that is not durable may show: no action is carried out any more */
     io->exit_code = io->write_error.code;
-    snprintf(io->exit_text, sizeof io->exit_text, "%.*s", (int)sizeof io->exit_text - 1, io->write_error.text);
+    snprintf(io->exit_text, sizeof io->exit_text, "%.250s%s", io->write_error.text,
+             io->exit_code == K2_NO_SPACE ? " (run.journal_mb, or the disk)" : "");
     K2_LOG_ERROR(io->log, "%s", io->write_error.text);
     k2_loop_stop(io->loop);
 }
@@ -114,13 +131,18 @@ static void pump_journal(k2m_io *io)
     io->compact_before = 0;
     io->write_busy = true;
     if (k2_loop_work(io->loop, write_work, write_done, io) != K2_OK) { /* the pool is full: wait for the disk here */
-        io->write_busy = false;
         write_work(io);
+        write_ended(io);
     }
 }
 
 static void hold(k2m_io *io, const k2m_action *a, uint64_t needs)
 {
+    if (io->held_count == io->held_capacity && io->held_first > io->held_count / 2) { /* room in front: no need to grow */
+        io->held_count -= io->held_first;
+        memmove(io->held, io->held + io->held_first, io->held_count * sizeof *io->held);
+        io->held_first = 0;
+    }
     if (io->held_count == io->held_capacity) {
         io->held_capacity = io->held_capacity ? io->held_capacity * 2 : 256;
         io->held = k2_realloc_array(io->held, io->held_capacity, sizeof *io->held);
@@ -170,6 +192,7 @@ static void on_signal(void *arg, int signum)
 static bool apply_record(void *arg, const k2_journal_record *r)
 {
     k2m_io *io = arg;
+    weigh(io, r->type, r->len);
     return k2m_core_apply(io->core, r->type, r->bytes, r->len, &io->write_error) == K2_OK;
 }
 

@@ -109,8 +109,9 @@ typedef struct k2m_io {
     k2_journal_batch *writing; /* sealed, not yet given to the disk */
     bool write_busy, fault_told;
     char *checkpoints_dir;
-    k2_error write_error;
+    k2_error write_error, writer_error; /* the loop's; the writer's while it is busy */
     uint64_t state_seq; /* of the last STATE record */
+    uint64_t journal_bytes; /* since then */
     uint64_t compact_before, compacting; /* records before it may go: to be handed to the writer; the writer's */
     k2_net_server *server;
     char token[K2_NET_TOKEN_BYTES];
