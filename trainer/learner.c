@@ -243,7 +243,8 @@ k2_code k2i_learner_update(k2i_learner *l, const k2i_pass *pass, const k2i_updat
         if (code == K2_OK) code = norm_compute(l, &o.grad_norm, err);
         o.skipped = isfinite(o.grad_norm) == 0;
     }
-    /* Without a gradient (every group's rewards equal) there is nothing to learn: old momentum alone must not move the weights. */
+    /* Without a gradient (every group's rewards are equal) there is nothing to learn: old momentum alone must not move the
+     * weights. */
     if (code == K2_OK && !o.skipped && o.grad_norm > 0) {
         double scale = update->clip_norm > 0 && o.grad_norm > update->clip_norm ? update->clip_norm / o.grad_norm : 1;
         k2i_optim_apply(&l->optim, &update->optim, l->spans, l->span_count, update->lr, scale, l->shard, k2i_learner_params(l));

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
-/* The library's plain entry points are compiled for the oldest CPU; these pick AVX2 or AVX-512 at run time, same bits, twice the speed. */
+/* The library's plain entry points are compiled for the oldest CPU; these pick AVX2 or AVX-512 at run time, same bits, twice
+ * the speed. */
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #endif

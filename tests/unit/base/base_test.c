@@ -19,8 +19,12 @@ static void philox_known_answers(void **state)
         uint32_t ctr[4], key[2], want[4];
     } kat[] = {
         {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
     for (size_t i = 0; i < K2_COUNT(kat); i++) {
         uint32_t out[4];
@@ -174,14 +178,10 @@ static void words_and_digests(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_known_answers),
-        cmocka_unit_test(draws_are_uniform_and_repeatable),
-        cmocka_unit_test(buffers_stop_at_their_cap),
-        cmocka_unit_test(json_strings_are_always_valid),
-        cmocka_unit_test(errors_are_one_line),
-        cmocka_unit_test(arenas_and_pools_give_everything_back),
-        cmocka_unit_test(files_are_replaced_whole),
-        cmocka_unit_test(words_and_digests),
+        cmocka_unit_test(philox_known_answers),      cmocka_unit_test(draws_are_uniform_and_repeatable),
+        cmocka_unit_test(buffers_stop_at_their_cap), cmocka_unit_test(json_strings_are_always_valid),
+        cmocka_unit_test(errors_are_one_line),       cmocka_unit_test(arenas_and_pools_give_everything_back),
+        cmocka_unit_test(files_are_replaced_whole),  cmocka_unit_test(words_and_digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,8 @@ static void faults_are_named(void **state)
         {"[[[[]]]]", 8, "is nested too deep"},
         {"[{\"a\":[{", 8, "is nested too deep"},
     };
-    for (size_t i = 0; i < K2_COUNT(cases); i++) assert_string_equal(k2_json_fault(cases[i].text, cases[i].n, 3), cases[i].fault);
+    for (size_t i = 0; i < K2_COUNT(cases); i++)
+        assert_string_equal(k2_json_fault(cases[i].text, cases[i].n, 3), cases[i].fault);
     /* Cut anywhere, nothing is read past the end. */
     const char *whole = "{\"a\\u0000\": 1}";
     for (size_t n = 0; n < strlen(whole); n++) {

@@ -21,8 +21,9 @@ static void good_values_are_taken(void **state)
     (void)state;
     k2_config c;
     k2_error e = {0};
-    const char *text = "{\"seed\": \"18446744073709551615\", \"mode\": \"sync\", \"trainer\": {\"ranks\": 2, \"optimizer\": {\"lr\": 0.5}},"
-                       " \"reward\": {\"kind\": \"command\", \"command\": [\"a\", \"b c\"]}, \"data\": {\"shuffle\": false}}";
+    const char *text =
+        "{\"seed\": \"18446744073709551615\", \"mode\": \"sync\", \"trainer\": {\"ranks\": 2, \"optimizer\": {\"lr\": 0.5}},"
+        " \"reward\": {\"kind\": \"command\", \"command\": [\"a\", \"b c\"]}, \"data\": {\"shuffle\": false}}";
     assert_int_equal(parse(text, &c, &e), K2_OK);
     assert_true(c.seed == UINT64_MAX);
     assert_string_equal(c.mode, "sync");
@@ -51,7 +52,8 @@ static void faults_name_place_found_and_expected(void **state)
         {"{\"trainer\": {\"tau\": 1e9}}", "x.json: trainer.tau: found 1e+09, expected 1e-06 to 1000"},
         {"{\"mode\": \"fast\"}", "x.json: mode: found \"fast\", expected one of partial|sync|pretrain"},
         {"{\"data\": {\"shuffle\": 1}}", "x.json: data.shuffle: found a number, expected true or false"},
-        {"{\"reward\": {\"command\": [1]}}", "x.json: reward.command[0]: found a number, expected a string of at most 255 bytes"},
+        {"{\"reward\": {\"command\": [1]}}",
+         "x.json: reward.command[0]: found a number, expected a string of at most 255 bytes"},
         {"{\"seed\": 1,\n \"mode\" }", "x.json:2:9: not valid JSON"},
         {"{} x", "x.json:1:4: not valid JSON"},
         {"[]", "x.json: found a list, expected an object"},
@@ -102,7 +104,9 @@ static void the_printed_form_reads_back(void **state)
     (void)state;
     k2_config a, b;
     k2_error e = {0};
-    assert_int_equal(parse("{\"seed\": 77, \"trainer\": {\"tau\": 0.3, \"optimizer\": {\"lr\": 1.1e-3}}, \"reward\": {\"command\": [\"\\\"q\"]}}", &a, &e),
+    assert_int_equal(parse("{\"seed\": 77, \"trainer\": {\"tau\": 0.3, \"optimizer\": {\"lr\": 1.1e-3}}, \"reward\": "
+                           "{\"command\": [\"\\\"q\"]}}",
+                           &a, &e),
                      K2_OK);
     char *text = k2_config_json(&a);
     k2_config_defaults(&b);
@@ -159,7 +163,8 @@ static void the_page_is_the_table(void **state)
     char *page, *want = k2_config_markdown();
     size_t n;
     assert_int_equal(k2_file_read(K2_SOURCE_DIR "/configs/README.md", 1 << 20, &page, &n, &e), K2_OK);
-    if (strcmp(page, want) != 0) fail_msg("configs/README.md is not what `k2rl config` prints; run: k2rl config > configs/README.md");
+    if (strcmp(page, want) != 0)
+        fail_msg("configs/README.md is not what `k2rl config` prints; run: k2rl config > configs/README.md");
     k2_free(page);
     k2_free(want);
 }
@@ -173,14 +178,10 @@ int main(int argc, char **argv)
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(good_values_are_taken),
-        cmocka_unit_test(faults_name_place_found_and_expected),
-        cmocka_unit_test(every_cut_of_a_file_is_refused),
-        cmocka_unit_test(overrides),
-        cmocka_unit_test(the_printed_form_reads_back),
-        cmocka_unit_test(identity_follows_what_a_run_computes),
-        cmocka_unit_test(keys_must_fit_together),
-        cmocka_unit_test(the_page_is_the_table),
+        cmocka_unit_test(good_values_are_taken),          cmocka_unit_test(faults_name_place_found_and_expected),
+        cmocka_unit_test(every_cut_of_a_file_is_refused), cmocka_unit_test(overrides),
+        cmocka_unit_test(the_printed_form_reads_back),    cmocka_unit_test(identity_follows_what_a_run_computes),
+        cmocka_unit_test(keys_must_fit_together),         cmocka_unit_test(the_page_is_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
