@@ -21,6 +21,7 @@ typedef struct loading {
     size_t slot_count;
     size_t filled;
     uint64_t layers; /* of the model: one more than the highest number in the slots' names */
+    bool check;      /* names, types and shapes only */
 } loading;
 
 /* The layer that a name belongs to, in *out; false where it belongs to none. */
@@ -65,7 +66,7 @@ static k2_code tensor_load(loading *l, const char *path, const k2_weights_tensor
     if (!k2_shape_equal(&slot->shape, &t->shape))
         return k2_error_set(err, K2_BAD_INPUT, "%.200s: tensor %.100s has the shape %s, expected %s", path, t->name,
                             k2i_shape_text(&t->shape, found), k2i_shape_text(&slot->shape, expected));
-    k2_code code = k2_weights_tensor_f32(t, slot->data, err);
+    k2_code code = l->check ? k2i_loadable(t, err) : k2_weights_tensor_f32(t, slot->data, err);
     if (code != K2_OK) return k2_error_prefix(err, "%.200s", path);
     l->filled++;
     return K2_OK;
@@ -204,9 +205,10 @@ static k2_code index_load(loading *l, const char *dir, const char *path, k2_erro
 
 /* ---- directories ------------------------------------------------------------------------------------------------- */
 
-k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err)
+static k2_code dir_load(const char *dir, const k2_weights_slot *slots, size_t count, bool check, k2_error *err)
 {
     loading l = loading_begin(slots, count);
+    l.check = check;
     char *single = k2_asprintf("%s/%s", dir, WEIGHTS_FILE), *index = k2_asprintf("%s/%s", dir, INDEX_FILE);
     k2_code code;
     if (k2_file_exists(single))
@@ -219,6 +221,16 @@ k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_
     k2_free(index);
     k2_free(l.slots);
     return code;
+}
+
+k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err)
+{
+    return dir_load(dir, slots, count, false, err);
+}
+
+k2_code k2_weights_dir_check(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err)
+{
+    return dir_load(dir, slots, count, true, err);
 }
 
 k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_slot *slots, size_t count, k2_error *err)

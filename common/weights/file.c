@@ -4,6 +4,7 @@
  * temporary names and renamed, so nobody of ours does that.
  */
 #include "json_int.h"
+#include "slots_int.h"
 #include "common/weights/weights.h"
 
 #include <errno.h>
@@ -304,13 +305,19 @@ static uint16_t load_u16(const unsigned char *p)
     return (uint16_t)(p[0] | p[1] << 8);
 }
 
+k2_code k2i_loadable(const k2_weights_tensor *t, k2_error *err)
+{
+    if (t->dtype == K2_DTYPE_F32 || t->dtype == K2_DTYPE_BF16 || t->dtype == K2_DTYPE_F16) return K2_OK;
+    return k2_error_set(err, K2_UNSUPPORTED, "tensor %.100s: dtype %s cannot be loaded, expected F32, BF16 or F16", t->name,
+                        k2_dtype_name(t->dtype));
+}
+
 k2_code k2_weights_tensor_f32(const k2_weights_tensor *t, float *out, k2_error *err)
 {
     const unsigned char *p = t->data;
     const uint64_t n = t->bytes / k2_dtype_bytes(t->dtype);
-    if (t->dtype != K2_DTYPE_F32 && t->dtype != K2_DTYPE_BF16 && t->dtype != K2_DTYPE_F16)
-        return k2_error_set(err, K2_UNSUPPORTED, "tensor %.100s: dtype %s cannot be loaded, expected F32, BF16 or F16", t->name,
-                            k2_dtype_name(t->dtype));
+    k2_code code = k2i_loadable(t, err);
+    if (code != K2_OK) return code;
     for (uint64_t i = 0; i < n; i++) {
         uint32_t bits = t->dtype == K2_DTYPE_F32    ? k2_load_u32le(p + 4 * i)
                         : t->dtype == K2_DTYPE_BF16 ? (uint32_t)load_u16(p + 2 * i) << 16

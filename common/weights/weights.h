@@ -107,6 +107,10 @@ k2_code k2_weights_file_write(const char *path, const k2_weights_slot *slots, si
  * tests    tests/unit/weights/dir_test.c; tests/interop/weights (transformers and safetensors read what we write)
  */
 k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err);
+/* k2_weights_dir_check - would k2_weights_dir_load find every tensor, in a type it can load and with its shape? Reads headers
+ * only: slots need no data, and a NaN among the elements shows only when they are loaded. Errors are the same.
+ */
+k2_code k2_weights_dir_check(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err);
 /* Write DIR/model.safetensors, then DIR/config.json: a directory with a config.json holds its weights. DIR is made if need
  * be. */
 k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_slot *slots, size_t count, k2_error *err);

@@ -88,6 +88,7 @@ static void assert_loads(void)
     memset(last, 0, sizeof last);
     if (k2_weights_dir_load(dir, slots, 3, &err) != K2_OK) fail_msg("%s", err.text);
     assert_true(embed[5] == 5.5f && norm[1] == 1 && last[3] == -3);
+    assert_int_equal(k2_weights_dir_check(dir, slots, 3, &err), K2_OK);
 }
 
 static void assert_fails(k2_code code, const char *text)
@@ -95,6 +96,12 @@ static void assert_fails(k2_code code, const char *text)
     k2_error err = {0};
     assert_int_equal(k2_weights_dir_load(dir, slots, 3, &err), code);
     if (!strstr(err.text, text)) fail_msg("\"%s\" does not say \"%s\"", err.text, text);
+    /* A check reads no elements, and says the same about everything else. */
+    k2_weights_slot bare[3] = {slots[0], slots[1], slots[2]};
+    bare[0].data = bare[1].data = bare[2].data = NULL;
+    k2_error same = {0};
+    assert_int_equal(k2_weights_dir_check(dir, bare, 3, &same), code == K2_NOT_FINITE ? K2_OK : code);
+    if (code != K2_NOT_FINITE) assert_string_equal(same.text, err.text);
 }
 
 static void saved_and_loaded(void **state)
