@@ -117,17 +117,23 @@ static void answered(void *arg, k2_code code, int status, const char *body, size
     request q = *(request *)arg;
     k2_free(arg);
     k2_error err = {0};
+    bool refused = false;
     if (k2_loop_ending(q.io->loop)) return;
     if (code != K2_OK) {
         k2_error_set(&err, code, "the proxy: %.*s", (int)K2_MIN(n, 200u), body);
     } else if (status != 200) {
         k2_openai_error e;
         k2_openai_read_error(body, n, status, &e);
+        refused = status == 400 || status == 413 || status == 422; /* the request itself is at fault */
         code = k2_error_set(&err, K2_PEER_REFUSED, "the proxy answers %d: %.200s", status, e.message);
     } else {
         code = take_answer(q.io, q.id, body, n, &err);
     }
-    if (code != K2_OK) k2m_io_event(q.io, &(k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = q.id, .text = err.text});
+    if (code != K2_OK)
+        k2m_io_event(q.io, &(k2m_event){.type = K2M_EV_ANSWER_FAILED,
+                                        .id = q.id,
+                                        .code = refused ? K2_BAD_INPUT : K2_PEER_REFUSED,
+                                        .text = err.text});
 }
 
 /* Prompt and what is generated so far, as ids. */

@@ -516,8 +516,10 @@ static void check_progress(k2m_core *m)
     if (!waits || m->now_ns - m->progress_ns < m->c.config->master_step_timeout_ms * K2_NS_PER_MS) return;
     char owes[K2M_TEXT_MAX];
     k2m_core_owes(m, owes, sizeof owes);
-    k2m_fail(m, K2_TIMEOUT, "nothing has moved for %llu ms: %.240s", (unsigned long long)m->c.config->master_step_timeout_ms,
-             owes);
+    bool asks = m->phase == K2M_PHASE_EVAL || m->phase == K2M_PHASE_GENERATE;
+    k2m_fail(m, K2_TIMEOUT, "nothing has moved for %llu ms: %.140s%s%.110s",
+             (unsigned long long)m->c.config->master_step_timeout_ms, owes, asks && m->failure[0] ? "; " : "",
+             asks ? m->failure : "");
 }
 
 static void handle(k2m_core *m, const k2m_event *ev)

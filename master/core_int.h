@@ -29,6 +29,8 @@
 #define K2M_EVAL_MAX      65536u        /* prompts of one evaluation */
 #define K2M_RESTART_WINDOW_NS (600 * K2_NS_PER_S)
 #define K2M_RESTARTS_KEPT 64u           /* restart times remembered of one worker; master.restarts_max above it acts as it */
+#define K2M_REFUSALS_MAX  8u            /* requests refused in a row, with no answer between, before the run gives up */
+#define K2M_UNREWARDED_MAX 32u          /* answers in a row whose reward failed to the last try, before the run gives up */
 #define K2M_STOP_NS       (15 * K2_NS_PER_S) /* from STOP to SIGKILL */
 #define K2M_REPLAY_BYTES_MAX (1ull << 30)    /* checkpoints are made early before consumed groups take more than this */
 
@@ -72,7 +74,7 @@ typedef enum k2m_event_type {
     K2M_EV_EXIT,       /* worker, incarnation, exit_code, signal */
     K2M_EV_LAUNCH_FAILED, /* worker, text */
     K2M_EV_ANSWER,     /* id, tokens, count, finish, digest, version */
-    K2M_EV_ANSWER_FAILED, /* id, text: it will be asked for again */
+    K2M_EV_ANSWER_FAILED, /* id, text: it will be asked for again; code BAD_INPUT: refused, as it would be again */
     K2M_EV_SCORED,     /* id, has_reward, reward, text */
     K2M_EV_SCORE_FAILED, /* ids[count]: the request as a whole failed; asked again */
     K2M_EV_BATCH,      /* step, locator, bytes, digest: the batch is readable */
@@ -272,6 +274,9 @@ typedef struct k2m_core {
     } *score_tries;                 /* trajectories whose reward has failed */
     uint32_t score_tries_count;
     uint64_t retried;               /* requests and scores that were asked for again */
+    uint32_t refusals;              /* requests in a row */
+    uint32_t unrewarded;            /* answers in a row whose reward failed to the last try */
+    char failure[160];              /* the last one of this phase, for the error when nothing moves any more */
     uint64_t generate_from_ns, generate_ns, train_from_ns, train_ns, update_from_ns, update_ns, generated_before, generated_now;
     uint32_t batch_groups;
     uint32_t *order;                /* shuffled prompts of an epoch */

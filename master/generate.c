@@ -31,8 +31,17 @@ uint32_t k2m_core_prompt_of(k2m_core *m, uint64_t group)
 
 /* ---- asking ------------------------------------------------------------------------------------------------------------ */
 
-static void retry_later(k2m_core *m)
+/* Something has come that need not be asked for again. */
+static void moved(k2m_core *m)
 {
+    m->progress_ns = m->now_ns;
+    m->backoff_step = m->refusals = 0;
+}
+
+/* The request is made again after a while. That this ends is seen to by the deadline over all progress: what fails is none. */
+static void retry_later(k2m_core *m, const char *why)
+{
+    snprintf(m->failure, sizeof m->failure, "%.*s", (int)sizeof m->failure - 1, why ? why : "");
     m->retried++;
     m->backoff_step = K2_MIN(m->backoff_step + 1, 6u);
     m->backoff_until_ns = m->now_ns + (20ull << m->backoff_step) * K2_NS_PER_MS;
@@ -75,7 +84,8 @@ static void pump_scores(k2m_core *m)
 static void begin(k2m_core *m, k2m_phase p)
 {
     m->inflight = m->scores_inflight = m->score_head = m->score_count = m->score_tries_count = 0;
-    m->backoff_until_ns = m->backoff_step = 0;
+    m->backoff_until_ns = m->backoff_step = m->refusals = 0;
+    m->failure[0] = 0;
     k2m_phase_set(m, p);
 }
 
@@ -132,6 +142,7 @@ static void eval_answer(k2m_core *m, const k2m_event *ev)
 {
     uint64_t i = ev->id & ~K2M_EVAL_BIT;
     if (m->phase != K2M_PHASE_EVAL || i >= m->eval_count || m->eval[i] != K2M_EVAL_RUNNING) return;
+    moved(m);
     m->inflight--;
     m->eval[i] = K2M_EVAL_ANSWERED;
     queue_score(m, ev->id);
@@ -148,18 +159,19 @@ static void end_segment(k2m_core *m, const k2m_event *ev, const k2_replay_info *
     } else if (at_end) {
         (void)k2_replay_cut(m->replay, ev->id, &err);
     } else {
-        k2m_log(m, K2_LOG_WARN, "trajectory %llu: the answer ends at token %u, asked until %u", (unsigned long long)ev->id,
-                info->generated, info->until);
+        char why[sizeof m->failure];
+        snprintf(why, sizeof why, "trajectory %llu: the answer ends at token %u, asked until %u", (unsigned long long)ev->id,
+                 info->generated, info->until);
+        k2m_log(m, K2_LOG_WARN, "%s", why);
         (void)k2_replay_requeue(m->replay, ev->id, &err);
-        retry_later(m);
+        retry_later(m, why);
+        return;
     }
 }
 
 void k2m_answer(k2m_core *m, const k2m_event *ev)
 {
     k2_error err = {0};
-    m->progress_ns = m->now_ns;
-    m->backoff_step = 0;
     if (ev->id & K2M_EVAL_BIT) {
         eval_answer(m, ev);
         return;
@@ -174,11 +186,13 @@ void k2m_answer(k2m_core *m, const k2m_event *ev)
                             (unsigned long long)ev->id);
     if (code == K2_OK && ev->count > 0) code = k2_replay_chunk(m->replay, ev->id, info.generated, ev->tokens, ev->count, &err);
     if (code != K2_OK) {
+        k2_error ignored;
         k2m_log(m, K2_LOG_WARN, "%.300s", err.text);
-        (void)k2_replay_requeue(m->replay, ev->id, &err);
-        retry_later(m);
+        (void)k2_replay_requeue(m->replay, ev->id, &ignored);
+        retry_later(m, err.text);
         return;
     }
+    if (ev->count > 0 || ev->finish != K2_REPLAY_FINISH_LENGTH) moved(m);
     (void)k2_replay_find(m->replay, ev->id, &info);
     end_segment(m, ev, &info);
 }
@@ -199,8 +213,12 @@ void k2m_answer_failed(k2m_core *m, const k2m_event *ev)
         (void)k2_replay_requeue(m->replay, ev->id, &err);
     }
     m->inflight--;
+    if (ev->code == K2_BAD_INPUT && ++m->refusals >= K2M_REFUSALS_MAX) {
+        k2m_fail(m, K2_BAD_INPUT, "requests are refused, the last %u in a row: %.200s", m->refusals, ev->text);
+        return;
+    }
     if (m->now_ns >= m->backoff_until_ns) k2m_log(m, K2_LOG_WARN, "an answer failed and is asked for again: %.200s", ev->text);
-    retry_later(m);
+    retry_later(m, ev->text);
 }
 
 /* ---- rewards ------------------------------------------------------------------------------------------------------------- */
@@ -215,6 +233,13 @@ static uint32_t count_try(k2m_core *m, uint64_t id)
     return 1;
 }
 
+/* Now and then a reward fails; when all of them do, nothing can be learnt, and it must not look as if everything were wrong. */
+static void count_unrewarded(k2m_core *m, const char *why)
+{
+    if (++m->unrewarded >= K2M_UNREWARDED_MAX)
+        k2m_fail(m, K2_BAD_INPUT, "none of the last %u answers could be rewarded: %.200s", m->unrewarded, why);
+}
+
 static void eval_scored(k2m_core *m, const k2m_event *ev)
 {
     uint64_t i = ev->id & ~K2M_EVAL_BIT;
@@ -227,6 +252,13 @@ static void eval_scored(k2m_core *m, const k2m_event *ev)
     m->eval[i] = K2M_EVAL_SCORED;
     m->eval_done++;
     m->eval_correct += ev->has_reward && ev->reward >= 0.5;
+    if (ev->has_reward) {
+        m->unrewarded = 0;
+        return;
+    }
+    const char *why = ev->text ? ev->text : "";
+    k2m_log(m, K2_LOG_WARN, "held-out prompt %llu counts as wrong, its reward failed: %.200s", (unsigned long long)i, why);
+    count_unrewarded(m, why);
 }
 
 void k2m_scored(k2m_core *m, const k2m_event *ev)
@@ -243,7 +275,10 @@ void k2m_scored(k2m_core *m, const k2m_event *ev)
         return;
     double reward = ev->reward;
     if (info.finish == K2_REPLAY_FINISH_REPETITION) reward -= m->c.config->rollout_repetition_penalty;
-    if (ev->has_reward && k2_replay_score(m->replay, ev->id, reward, &err) == K2_OK) return;
+    if (ev->has_reward && k2_replay_score(m->replay, ev->id, reward, &err) == K2_OK) {
+        m->unrewarded = 0;
+        return;
+    }
     uint32_t tries = count_try(m, ev->id);
     if (tries <= m->c.config->reward_retries) {
         m->retried++;
@@ -254,6 +289,7 @@ void k2m_scored(k2m_core *m, const k2m_event *ev)
     snprintf(reason, sizeof reason, "reward failed %u times: %.60s", tries, ev->text ? ev->text : "");
     k2m_log(m, K2_LOG_WARN, "trajectory %llu is dropped: %s", (unsigned long long)ev->id, reason);
     (void)k2_replay_drop(m->replay, ev->id, reason, &err);
+    count_unrewarded(m, reason);
 }
 
 void k2m_score_failed(k2m_core *m, const k2m_event *ev)
@@ -263,7 +299,7 @@ void k2m_score_failed(k2m_core *m, const k2m_event *ev)
     m->scores_inflight--;
     for (uint32_t i = 0; i < ev->count; i++) queue_score(m, ev->ids[i]);
     k2m_log(m, K2_LOG_WARN, "a request for rewards failed and is made again: %.200s", ev->text);
-    retry_later(m);
+    retry_later(m, ev->text);
 }
 
 /* ---- evaluation ------------------------------------------------------------------------------------------------------------

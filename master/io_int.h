@@ -42,6 +42,7 @@ typedef struct k2m_run {
     char **argv;
     k2_digest identity;
     k2_dims dims;
+    k2_digest model; /* of dims */
     k2_tokenizer *tokenizer;
     k2m_prompt_set train, heldout;
     k2_digest corpus;

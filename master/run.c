@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "common/model/model.h"
@@ -21,30 +22,28 @@ static bool is_pretrain(const k2m_run *r)
 /* ---- input
  * -------------------------------------------------------------------------------------------------------------------- */
 
-/* Names and shapes of a model directory's one file. Shards of an index are the trainer's to check, as it reads them. */
+/* Names, types and shapes of a model directory's tensors, whether in one file or in shards. */
 static k2_code check_weights(const k2m_run *r, k2_error *err)
 {
-    char *path = k2_asprintf("%s/model.safetensors", r->config.model_dir);
-    char *index = k2_asprintf("%s/model.safetensors.index.json", r->config.model_dir);
-    k2_weights_file *f = NULL;
-    k2_code code = !k2_file_exists(path) && k2_file_exists(index) ? K2_OK : k2_weights_file_open(path, &f, err);
     k2_model_layout *l = k2_model_layout_new(&r->dims);
-    for (size_t i = 0; code == K2_OK && f && i < l->params_count; i++) {
-        const k2_weights_tensor *t = k2_weights_file_find(f, l->params[i].name);
-        if (!t)
-            code = k2_error_set(err, K2_NOT_FOUND, "%s: %s: missing", path, l->params[i].name);
-        else if (!k2_shape_equal(&t->shape, &l->params[i].shape))
-            code = k2_error_set(err, K2_BAD_INPUT, "%s: %s: [%llu, %llu] elements, expected [%llu, %llu]", path, t->name,
-                                (unsigned long long)t->shape.size[0],
-                                (unsigned long long)(t->shape.rank > 1 ? t->shape.size[1] : 1),
-                                (unsigned long long)l->params[i].shape.size[0],
-                                (unsigned long long)(l->params[i].shape.rank > 1 ? l->params[i].shape.size[1] : 1));
-    }
+    k2_weights_slot *slots = k2_alloc_array(l->params_count, sizeof *slots);
+    for (size_t i = 0; i < l->params_count; i++)
+        slots[i] = (k2_weights_slot){.name = l->params[i].name, .shape = l->params[i].shape};
+    k2_code code = k2_weights_dir_check(r->config.model_dir, slots, l->params_count, err);
+    k2_free(slots);
     k2_model_layout_free(l);
-    k2_weights_file_close(f);
-    k2_free(path);
-    k2_free(index);
     return code;
+}
+
+/* What the run computes with, however its config.json spells it: a resumed run must find the same. */
+static k2_digest dims_fingerprint(const k2_dims *d)
+{
+    k2_buf b;
+    k2_buf_init(&b, K2_WEIGHTS_CONFIG_BYTES_MAX);
+    k2_weights_dims_encode(d, &b);
+    k2_digest digest = k2_digest_of(b.data, b.len);
+    k2_buf_fini(&b);
+    return digest;
 }
 
 static k2_code check_model(k2m_run *r, k2_error *err)
@@ -55,6 +54,7 @@ static k2_code check_model(k2m_run *r, k2_error *err)
     k2_free(path);
     if (code == K2_OK && c->model_dir[0]) code = check_weights(r, err);
     if (code != K2_OK) return code;
+    r->model = dims_fingerprint(&r->dims);
     code = k2_tokenizer_open(c->tokenizer_kind, NULL, &r->tokenizer, err);
     if (code == K2_OK && k2_tokenizer_vocab(r->tokenizer) > r->dims.vocab_size)
         code = k2_error_set(err, K2_BAD_INPUT, "tokenizer.kind: \"%s\" has %u ids, the model's vocab_size is %u",
@@ -125,6 +125,45 @@ static k2_code load_data(k2m_run *r, bool all, k2_error *err)
     return code;
 }
 
+/* An engine must have room for the longest answer, or it would refuse that request for ever. Before the prompts are made their
+ * lengths are not known: one token each is the least. */
+static k2_code check_cache(const k2m_run *r, k2_error *err)
+{
+    const k2_config *c = &r->config;
+    uint64_t answer = c->rollout_max_tokens + K2_MAX(r->train.length_max, 1);
+    if (c->eval_prompts > 0) answer = K2_MAX(answer, c->eval_max_tokens + K2_MAX(r->heldout.length_max, 1));
+    uint64_t room = c->rollout_cache_tokens / c->rollout_page_tokens * c->rollout_page_tokens;
+    if (is_pretrain(r) || answer <= room) return K2_OK;
+    return k2_error_set(err, K2_BAD_INPUT,
+                        "rollout.cache_tokens: room for %llu tokens in whole pages, expected at least the %llu of the longest "
+                        "prompt and answer",
+                        (unsigned long long)room, (unsigned long long)answer);
+}
+
+static bool is_program(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
+/* The reward's program, looked for as execvp does: it would fail for every answer, and late. */
+static k2_code check_reward(const k2m_run *r, k2_error *err)
+{
+    const k2_config *c = &r->config;
+    if (is_pretrain(r) || c->reward_command.count == 0) return K2_OK;
+    const char *name = c->reward_command.item[0], *path = getenv("PATH");
+    bool found = strchr(name, '/') && is_program(name);
+    for (const char *p = path ? path : ""; *p && !found && !strchr(name, '/');) {
+        size_t n = strcspn(p, ":");
+        char *file = k2_asprintf("%.*s/%s", n ? (int)n : 1, n ? p : ".", name);
+        found = is_program(file);
+        k2_free(file);
+        p += n + (p[n] == ':');
+    }
+    if (found) return K2_OK;
+    return k2_error_set(err, K2_NOT_FOUND, "reward.command: %.200s is no program that can be run", name);
+}
+
 /* A port that is taken is better found now than by a process that then fails to start. */
 static k2_code check_port(const char *key, const char *listen_at, k2_error *err)
 {
@@ -186,6 +225,10 @@ static k2_code check_existing(k2m_run *r, k2_error *err)
             k2_error_set(err, K2_BAD_INPUT,
                          "%s: holds a run of another configuration (see its config.json); choose another run.dir or remove it",
                          r->config.run_dir);
+    else if (manifest && !manifest_says(manifest, "model_fingerprint", r->model))
+        code = k2_error_set(err, K2_BAD_INPUT,
+                            "%s: the model's sizes are not what %s was begun with (model_fingerprint in manifest.json)",
+                            r->config.model_dir[0] ? r->config.model_dir : r->config.model_config, r->config.run_dir);
     if (!manifest && r->resume)
         code = k2_error_set(err, K2_NOT_FOUND, "%s: no run to resume; expected a manifest.json in it", r->config.run_dir);
     k2_free(manifest);
@@ -213,6 +256,8 @@ k2_code k2m_run_check(k2m_run *r, k2_error *err)
     k2_code code = k2_config_check(c, err);
     if (code == K2_OK) code = check_model(r, err);
     if (code == K2_OK) code = load_data(r, false, err);
+    if (code == K2_OK) code = check_cache(r, err);
+    if (code == K2_OK) code = check_reward(r, err);
     if (code == K2_OK && strcmp(c->data_task, "licences") == 0 && c->pretrain_steps && !c->data_corpus[0])
         code = k2_task_licences_check(NULL, err);
     if (code == K2_OK && !is_pretrain(r)) code = check_port("proxy.listen", c->proxy_listen, err);
@@ -286,6 +331,17 @@ static void put_argv(k2_buf *b, const k2m_run *r)
     k2_buf_puts(b, "],\n");
 }
 
+/* Which build ran, told by its own bytes; a build need not come from a repository. Zeros where it cannot be read. */
+static k2_digest program_digest(void)
+{
+    char *bytes = NULL;
+    size_t n = 0;
+    if (k2_file_read("/proc/self/exe", 1u << 30, &bytes, &n, NULL) != K2_OK) return (k2_digest){0, 0};
+    k2_digest d = k2_digest_of(bytes, n);
+    k2_free(bytes);
+    return d;
+}
+
 /* Everything needed to repeat the run: configuration, data, seed, program, host. */
 static void write_manifest(const k2m_run *r, k2_buf *b)
 {
@@ -293,9 +349,14 @@ static void write_manifest(const k2m_run *r, k2_buf *b)
     if (gethostname(host, sizeof host - 1) != 0) host[0] = 0;
     if (!getcwd(cwd, sizeof cwd)) cwd[0] = 0;
     char *config = k2_config_json(&r->config);
+    k2_buf model;
+    k2_buf_init(&model, K2_WEIGHTS_CONFIG_BYTES_MAX);
+    k2_weights_dims_encode(&r->dims, &model);
     k2_buf_printf(b, "{\n  \"format\": 1,\n  ");
     put_string(b, "run_id", r->id);
     k2_buf_printf(b, ",\n  \"k2rl\": \"%s\",\n  ", K2_VERSION);
+    put_digest(b, "program_digest", program_digest());
+    k2_buf_puts(b, ",\n  ");
     put_string(b, "compiler", __VERSION__);
     k2_buf_printf(b, ",\n  \"created_us\": %llu,\n  ", (unsigned long long)k2_wall_us());
     put_string(b, "host", host);
@@ -307,7 +368,11 @@ static void write_manifest(const k2m_run *r, k2_buf *b)
     put_digest(b, "identity", r->identity);
     k2_buf_printf(b, ",\n  \"seed\": %llu,\n", (unsigned long long)r->config.seed);
     put_data(b, r);
+    k2_buf_puts(b, "  ");
+    put_digest(b, "model_fingerprint", r->model);
+    k2_buf_printf(b, ",\n  \"model\": %.*s,\n", (int)model.len, model.data);
     k2_buf_printf(b, "  \"config\": %s\n}\n", config);
+    k2_buf_fini(&model);
     k2_free(config);
 }
 
@@ -375,6 +440,7 @@ k2_code k2m_run_prepare(k2m_run *r, k2_journal **journal, k2_error *err)
     if (code == K2_OK) code = generate(r, err);
     data_paths(r);
     if (code == K2_OK) code = load_data(r, true, err);
+    if (code == K2_OK) code = check_cache(r, err);
     if (code == K2_OK && r->existed) code = compare_data(r, err);
     if (code == K2_OK) code = k2m_plan_check(r, err);
     if (code == K2_OK) code = write_papers(r, err);

@@ -53,6 +53,27 @@ cp -r "$ckpt" cut-dir && head -c 5000 "$ckpt/model.safetensors" >cut-dir/model.s
 master 'model.safetensors' --set model.config= --set model.dir=cut-dir
 cp -r "$ckpt" no-weights && rm no-weights/model.safetensors
 master 'model.safetensors' --set model.config= --set model.dir=no-weights
+sharded() { # the same weights as shards: every tensor in the first one, but for the last, which is said to be in shard $1
+  rm -rf shards && cp -r "$ckpt" shards && mv shards/model.safetensors shards/m-1.safetensors
+  grep -aoE '"(model|lm_head)[a-z0-9_.]*":' shards/m-1.safetensors | tr -d '":' >names.txt
+  {
+    printf '{"weight_map": {'
+    sed '$d; s/.*/"&": "m-1.safetensors",/' names.txt
+    printf '"%s": "%s"}}' "$(tail -n 1 names.txt)" "$1"
+  } >shards/model.safetensors.index.json
+}
+sharded m-1.safetensors
+"$K2RL" master --cfg small.json --run-dir "$SCRATCH/r" --set model.config= --set model.dir=shards --dry-run >out.txt 2>err.txt ||
+  fail "shards are refused: $(cat err.txt)"
+sed 's/"intermediate_size": 64/"intermediate_size": 72/' "$ckpt/config.json" >shards/config.json
+master 'm-1.safetensors: tensor .* has the shape' --set model.config= --set model.dir=shards
+sharded gone.safetensors
+master 'gone.safetensors: cannot open' --set model.config= --set model.dir=shards
+
+# what would fail for every single answer
+master 'reward.command: /no/such is no program' --set 'reward.command=["/no/such"]'
+master 'reward.command: no-such-program is no program' --set 'reward.command=["no-such-program"]'
+master 'rollout.cache_tokens: room for 16 tokens' --set rollout.cache_tokens=16
 
 # data
 printf '{"prompt": "copy a", "answer": "a"}\n{"prompt": "copy b", "answer": \n' >faulty.jsonl

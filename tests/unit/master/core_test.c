@@ -139,6 +139,46 @@ static void failing_rewards_drop(void **state)
     }
 }
 
+/* What fails every time is not asked for without end: the run gives up and says what it met. */
+static void what_never_works_ends_the_run(void **state)
+{
+    (void)state;
+    static const struct {
+        sim_faults faults;
+        k2_code code;
+        const char *text;
+    } cases[] = {
+        {{.lose_answer = 1}, K2_TIMEOUT, "lost"},
+        {{.lose_score = 1}, K2_TIMEOUT, "lost"},
+        {{.other_weights = 1}, K2_TIMEOUT, "other weights than those in force"},
+        {{.no_tokens = 1}, K2_TIMEOUT, "the answer ends at token"},
+        {{.refuse = 1}, K2_BAD_INPUT, "refused, the last 8 in a row: no room"},
+        {{.bad_reward = 1}, K2_BAD_INPUT, "could be rewarded"},
+    };
+    for (size_t i = 0; i < K2_COUNT(cases); i++) {
+        sim s;
+        sim_init(&s, 60 + i);
+        s.config.master_step_timeout_ms = 20000;
+        s.config.eval_prompts = 0;
+        s.config.rollout_groups = 20;
+        s.faults = cases[i].faults;
+        sim_start_master(&s);
+        if (!sim_run(&s, LONG)) fail_msg("case %zu is stuck: %s", i, s.last_log);
+        assert_int_equal(s.end_code, cases[i].code);
+        if (!strstr(s.end_text, cases[i].text)) fail_msg("case %zu: \"%s\" does not say \"%s\"", i, s.end_text, cases[i].text);
+        sim_fini(&s);
+    }
+    k2_digest want = calm_weights(); /* what fails now and then only costs time */
+    for (uint64_t seed = 70; seed < 90; seed++) {
+        sim s;
+        sim_init(&s, seed);
+        s.faults = (sim_faults){.refuse = 8, .other_weights = 8, .no_tokens = 8};
+        run_to_end(&s);
+        expect_same(&s, want);
+        sim_fini(&s);
+    }
+}
+
 static void drain_and_go_on(void **state)
 {
     (void)state;
@@ -302,6 +342,7 @@ int main(void)
                                        cmocka_unit_test(arrangement_does_not_matter),
                                        cmocka_unit_test(faults_do_not_matter),
                                        cmocka_unit_test(failing_rewards_drop),
+                                       cmocka_unit_test(what_never_works_ends_the_run),
                                        cmocka_unit_test(drain_and_go_on),
                                        cmocka_unit_test(second_stop_ends_at_once),
                                        cmocka_unit_test(pretraining_alone),

@@ -383,6 +383,10 @@ static void answer(sim *s, const k2m_action *a)
         sim_event(s, &(k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = a->id, .text = "lost"});
         return;
     }
+    if (chance(s, s->faults.refuse)) {
+        sim_event(s, &(k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = a->id, .code = K2_BAD_INPUT, .text = "no room"});
+        return;
+    }
     k2_replay_token tokens[64];
     uint32_t n = 0, length = length_of(s, a->id), position = a->position;
     while (n < a->max_tokens && position < length) {
@@ -395,6 +399,11 @@ static void answer(sim *s, const k2m_action *a)
                     .count = n,
                     .digest = engine->held,
                     .finish = position >= length ? K2_REPLAY_FINISH_STOP : K2_REPLAY_FINISH_LENGTH};
+    if (chance(s, s->faults.other_weights)) ev.digest.lo ^= 1;
+    if (chance(s, s->faults.no_tokens)) {
+        ev.count = 0;
+        ev.finish = K2_REPLAY_FINISH_LENGTH;
+    }
     uint32_t masters = s->masters;
     sim_event(s, &ev);
     if (masters == s->masters && chance(s, s->faults.repeat)) sim_event(s, &ev);
