@@ -33,6 +33,13 @@ bool k2m_room(const k2m_core *m, uint32_t count)
     return m->outbox.count + count + 2 * m->worker_count + OUTBOX_RESERVE <= m->outbox.capacity;
 }
 
+/* Texts hold what workers and users' programs said: a terminal shows them, so nothing in them may steer it or begin a line. */
+static void plain(char *s)
+{
+    for (; *s; s++)
+        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
+}
+
 void k2m_log(k2m_core *m, int level, const char *fmt, ...)
 {
     if (!k2m_room(m, 0)) return;
@@ -42,6 +49,7 @@ void k2m_log(k2m_core *m, int level, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(a->text, sizeof a->text, fmt, ap);
     va_end(ap);
+    plain(a->text);
 }
 
 void k2m_phase_set(k2m_core *m, k2m_phase p)
@@ -60,6 +68,7 @@ void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(m->fail_text, sizeof m->fail_text, fmt, ap);
     va_end(ap);
+    plain(m->fail_text);
     k2m_log(m, K2_LOG_ERROR, "%s", m->fail_text);
     k2m_phase_set(m, K2M_PHASE_STOP);
     k2m_stop_all(m);

@@ -108,6 +108,7 @@ struct k2i_px_job {
     bool looked, foreign; /* foreign: an engine that gives neither ids nor k2; its words are passed on as they are */
     uint64_t version, prompt_tokens, completion_tokens;
     k2_digest digest;
+    char failure[160]; /* what the last engine that failed said, or what was seen of it */
     uint32_t attempts;
 
     /* The client's side of a stream. */

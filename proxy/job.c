@@ -266,7 +266,9 @@ void k2i_px_job_relay(k2i_px_job *job)
 void k2i_px_job_fail(k2i_px_job *job, int status, uint32_t retry_after_s, const char *text)
 {
     k2_openai_error e;
-    k2_openai_error_set(&e, status, status == 429 ? "overloaded" : "engine_unavailable", NULL, "%s", text);
+    bool tell = status == 502 && job->failure[0];
+    k2_openai_error_set(&e, status, status == 429 ? "overloaded" : "engine_unavailable", NULL, "%s%s%s", text,
+                        tell ? "; the last one: " : "", tell ? job->failure : "");
     k2i_px_upstream_cancel(job);
     K2_LOG_DEBUG(job->io->log, "request failed status=%d text=\"%s\" tokens=%zu attempts=%u", status, text, job->count,
                  job->attempts);

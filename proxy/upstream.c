@@ -120,6 +120,7 @@ void k2i_px_upstream_failed(k2i_px_job *job, k2i_px_why why, const char *text)
 {
     static const char *const names[] = {"refused", "broken", "stalled", "error", "busy", "wrong_digest"};
     k2i_px_io *io = job->io;
+    snprintf(job->failure, sizeof job->failure, "%s", text);
     k2i_px_upstream_cancel(job);
     if (job->finish[0]) { /* all had come but the end of the connection */
         k2i_px_job_complete(job);
@@ -304,7 +305,11 @@ static void on_done(void *arg, k2_code code, const char *text)
     } else if (job->status == 429 || job->status == 503) {
         k2i_px_upstream_failed(job, K2I_PX_BUSY, "the engine is busy");
     } else if (job->status >= 500) {
-        k2i_px_upstream_failed(job, K2I_PX_ERROR, "the engine answered 5xx");
+        k2_openai_error e;
+        char said[sizeof job->failure];
+        k2_openai_read_error(job->reply.data ? job->reply.data : "", job->reply.len, job->status, &e);
+        snprintf(said, sizeof said, "the engine answered %d: %.120s", job->status, e.message);
+        k2i_px_upstream_failed(job, K2I_PX_ERROR, said);
     } else if (job->kind == K2I_PX_FORWARD) {
         k2i_px_job_complete(job);
     } else if (job->status == 200) {

@@ -1,11 +1,14 @@
 /* work - group, start, training commands. See work_int.h; publishing and saving stand in work_out.c. */
 #include "trainer/work_int.h"
 
+#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "trainer/rl_int.h"
+
+#define BAD_BATCHES_MAX 64u /* kept of one run: enough to look at, and a run that is ill for days does not fill the disk */
 
 typedef unsigned long long ull;
 
@@ -75,12 +78,23 @@ void k2i_moments_enter(k2i_work *w, k2i_moments phase)
     w->moments = phase;
 }
 
+static uint32_t files_in(const char *dir)
+{
+    uint32_t n = 0;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) n += e->d_name[0] != '.';
+    if (d) closedir(d);
+    return n;
+}
+
 void k2i_bad_batch_keep(const k2i_work *w, const char *name, uint64_t step, const void *bytes, size_t n)
 {
     k2_error err;
     if (w->rank != 0) return;
     char *dir = k2_asprintf("%s/bad_batches", w->config.run_dir), *path = k2_asprintf("%s/%s_%07llu.bin", dir, name, (ull)step);
     k2_code code = k2_dir_make(dir, &err);
+    if (code == K2_OK && files_in(dir) >= BAD_BATCHES_MAX && !k2_file_exists(path))
+        code = k2_error_set(&err, K2_LIMIT, "%s: holds %u already", dir, BAD_BATCHES_MAX);
     if (code == K2_OK) code = k2_file_write_atomic(path, bytes, n, &err);
     if (code == K2_OK)
         K2_LOG_WARN(w->log, "NaN or infinity: the step is skipped, its batch is kept step=%llu file=%s", (ull)step, path);

@@ -249,6 +249,24 @@ static void sync_mode_never_cuts(void **state)
     sim_fini(&s);
 }
 
+/* A journal that fills up asks for a checkpoint before its time. */
+static void a_full_journal_is_made_room_in(void **state)
+{
+    (void)state;
+    for (int pressed = 0; pressed < 2; pressed++) {
+        sim s;
+        sim_init(&s, 10);
+        s.config.run_checkpoint_every = 1000;
+        sim_start_master(&s);
+        while (s.core->iteration < 3) assert_false(sim_run(&s, 1));
+        uint64_t saves = s.reports[K2M_REPORT_SAVE];
+        s.core->journal_pressed = pressed;
+        while (s.core->iteration < 5) assert_false(sim_run(&s, 1));
+        assert_int_equal(s.reports[K2M_REPORT_SAVE] > saves, pressed);
+        sim_fini(&s);
+    }
+}
+
 static void old_incarnations_are_fenced(void **state)
 {
     (void)state;
@@ -311,10 +329,10 @@ static void bad_input_of_a_worker_is_told_at_once(void **state)
                                .worker = 0,
                                .incarnation = s.core->workers[0].incarnation,
                                .exit_code = 2,
-                               .text = "model.safetensors: too short"});
+                               .text = "model.safetensors: \033[2Jtoo\nshort"});
     assert_true(sim_run(&s, LONG));
     assert_int_equal(s.end_code, K2_BAD_INPUT);
-    assert_non_null(strstr(s.end_text, "trainer-0 exited with 2: model.safetensors: too short"));
+    assert_non_null(strstr(s.end_text, "trainer-0 exited with 2: model.safetensors: ?[2Jtoo?short"));
     sim_fini(&s);
 }
 
@@ -347,6 +365,7 @@ int main(void)
                                        cmocka_unit_test(second_stop_ends_at_once),
                                        cmocka_unit_test(pretraining_alone),
                                        cmocka_unit_test(sync_mode_never_cuts),
+                                       cmocka_unit_test(a_full_journal_is_made_room_in),
                                        cmocka_unit_test(old_incarnations_are_fenced),
                                        cmocka_unit_test(a_worker_that_always_dies_ends_the_run),
                                        cmocka_unit_test(silence_at_the_start_names_the_worker),

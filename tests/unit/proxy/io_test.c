@@ -523,6 +523,7 @@ static void refusals(void **state)
     ask(&r, "{\"prompt\":\"x\"}");
     finish(&r);
     assert_int_equal(r.status, 502);
+    assert_non_null(strstr(r.body.data, "every engine that was tried failed; the last one: the engine answered 500: told to"));
     drop(&r);
     end();
 }

@@ -333,6 +333,17 @@ static void test_bad_batch_is_kept(void **state)
     assert_int_equal(batch.trajectories, FIXTURE_COUNT);
     k2_free(bytes);
     k2_free(path);
+    for (int i = 0; i < 64; i++) { /* as many as are kept: a run that is ill for long does not fill the disk */
+        path = k2_asprintf("%s/bad_batches/old_%d.bin", p.config.run_dir, i);
+        assert_int_equal(k2_file_write_atomic(path, "", 0, NULL), K2_OK);
+        k2_free(path);
+    }
+    r = train_with(&g, 2, NULL);
+    assert_ok(r);
+    assert_true(k2i_metrics_get(&r->metrics, "skipped") == 1);
+    path = k2_asprintf("%s/bad_batches/step_0000002.bin", p.config.run_dir);
+    assert_false(k2_file_exists(path));
+    k2_free(path);
     group_close(&g);
     fixture_dir_end(p.dir);
 }
