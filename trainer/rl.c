@@ -179,13 +179,16 @@ static uint64_t updates_planned(rl_step *s, const k2i_loss_ops *ops)
     return parts * s->config->trainer_epochs;
 }
 
+/* Every minibatch but the first, whose own forward still runs on the old weights. */
 static void old_fill(rl_step *s, const k2i_loss_ops *ops)
 {
     k2i_pass pass;
+    bool first = true;
     for (uint64_t p = 0; p < s->config->trainer_minibatches; p++) {
         if (!minibatch_plan(s, ops, p, &pass)) continue;
         pass.logp = s->old;
-        k2i_learner_forward(s->l, &pass);
+        if (!first) k2i_learner_forward(s->l, &pass);
+        first = false;
     }
 }
 
@@ -207,6 +210,10 @@ static k2_code passes_run(rl_step *s, const k2i_loss_ops *ops, bool *skipped, k2
         for (uint64_t part = 0; part < s->config->trainer_minibatches; part++) {
             k2i_outcome outcome;
             if (!minibatch_plan(s, ops, part, &pass)) continue;
+            if (s->updates == 0) {
+                pass.logp_old = NULL;
+                pass.logp = s->old;
+            }
             k2_code code = k2i_learner_update(s->l, &pass, &s->update, &outcome, err);
             if (code != K2_OK) return code;
             outcome_add(s, &outcome, epoch);

@@ -17,8 +17,8 @@ k2_code k2i_rl_check(const k2_batch *batch, const k2_dims *dims, const k2_config
 
 /* k2i_rl_step - train on a checked batch: trainer.epochs passes of trainer.minibatches updates each. A collective.
  *
- * Before the first of several updates the log-probabilities of pi_old are computed in a forward of their own; with a single update
- * they are those of its forward. Minibatches are runs of whole groups in order of id, cut by number of groups. A minibatch
+ * The log-probabilities of pi_old for the first update are those of its own forward; for the other minibatches they are computed
+ * before it. Minibatches are runs of whole groups in order of id, cut by number of groups. A minibatch
  * without one token in the loss makes no update.
  *
  * keeps    on *skipped (NaN or infinity in any of its updates) parameters and optimizer are as before the step, bit for bit
