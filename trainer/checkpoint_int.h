@@ -41,15 +41,16 @@ void k2i_slots_free(k2i_slots *s);
  * errors   NO_SPACE, IO; CORRUPT: what was read back is not what was written. The unfinished directory is removed
  * tests    tests/unit/trainer/checkpoint_test.c
  */
-k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_model_layout *layout, float *params, float *m, float *v,
-                             k2i_checkpoint *state, k2_error *err);
+k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_model_layout *layout, float *params, float *m,
+                             float *v, k2i_checkpoint *state, k2_error *err);
 
 /* Only trainer.json: what a checkpoint holds. */
 k2_code k2i_checkpoint_peek(const char *dir, k2i_checkpoint *state, k2_error *err);
 
 /* k2i_checkpoint_read - fill params, m and v.
  *
- * errors   "path: ...": NOT_FOUND, BAD_INPUT (another model, a damaged file), CORRUPT (digests). On errors the vectors are undefined
+ * errors   "path: ...": NOT_FOUND, BAD_INPUT (another model, a damaged file), CORRUPT (digests). On errors the vectors are
+ *          undefined
  */
 k2_code k2i_checkpoint_read(const char *dir, const k2_model_layout *layout, float *params, float *m, float *v,
                             k2i_checkpoint *state, k2_error *err);

@@ -1,4 +1,5 @@
-/* lanes - the inside of a learner that its two halves share: lanes.c runs passes, learner.c turns their gradients into updates. */
+/* lanes - the inside of a learner that its two halves share: lanes.c runs passes, learner.c turns their gradients into
+ * updates. */
 #ifndef K2_TRAINER_LANES_INT_H
 #define K2_TRAINER_LANES_INT_H
 

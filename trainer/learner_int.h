@@ -1,7 +1,7 @@
 /* learner - the model in training: parameters, gradient lanes, this rank's optimizer shard, and one update made of them all.
  *
- * Nouns: a *pass* is a list of sequences, packed into micro-batches, with the loss to take over them; a *lane* is one gradient sum:
- * micro-batch m belongs to lane m % lanes, and each lane adds its micro-batches in order. Ranks own equal runs of lanes. A
+ * Nouns: a *pass* is a list of sequences, packed into micro-batches, with the loss to take over them; a *lane* is one gradient
+ * sum: micro-batch m belongs to lane m % lanes, and each lane adds its micro-batches in order. Ranks own equal runs of lanes. A
  * *replica* is a model on its own thread: lanes of one rank run side by side on replicas with equal parameters, because small
  * models gain more from two independent forwards than from two threads inside one.
  *
@@ -34,8 +34,8 @@ typedef struct k2i_learner_config {
 
 typedef struct k2i_learner k2i_learner;
 
-/* One sequence of rows+1 tokens: row t is fed tokens[t] and predicts tokens[t+1]; rows before `first` predict nothing of interest
- * (they are the prompt). Its rows - first predictions stand at `at` in the pass's arrays. */
+/* One sequence of rows+1 tokens: row t is fed tokens[t] and predicts tokens[t+1]; rows before `first` predict nothing of
+ * interest (they are the prompt). Its rows - first predictions stand at `at` in the pass's arrays. */
 typedef struct k2i_seq {
     const int32_t *tokens;
     uint32_t rows, first;

@@ -72,7 +72,8 @@ const k2i_loss_ops *k2i_loss_find(const char *name);
  * Within 2 units in the last place for |x| <= 700; beyond that 0 or infinity; exactly 1 at 0; NaN stays NaN. */
 double k2i_loss_exp(double x);
 
-/* k2i_loss_correction - w = min(exp(old - rollout), cap): how much likelier pi_old finds the token than the engine that drew it. */
+/* k2i_loss_correction - w = min(exp(old - rollout), cap): how much likelier pi_old finds the token than the engine that
+ * drew it. */
 float k2i_loss_correction(float logp_old, float logp_rollout, double cap);
 
 #endif

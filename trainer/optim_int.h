@@ -8,13 +8,14 @@
 
 #include "common/base/base.h"
 
-#define K2I_BLOCK 4096u /* parameters of one block: small enough that two ranks share a small model evenly, one f64 each to exchange */
+/* Parameters of one block: small enough that two ranks share a small model evenly, and but one f64 each to exchange. */
+#define K2I_BLOCK 4096u
 
 /* Parameters [begin, end) that are treated alike. Spans of one model rise, touch and cover it. */
 typedef struct k2i_optim_span {
     uint64_t begin, end;
     bool trained; /* false: the router's selection bias, which follows the load and has no gradient */
-    bool decays;  /* weight decay: matrices and embeddings. Norm gains are left alone: pulling a gain towards 0 is no regularisation */
+    bool decays;  /* weight decay: matrices and embeddings. Norm gains are left alone: pulling a gain towards 0 regularises nothing */
 } k2i_optim_span;
 
 typedef struct k2i_optim_config {

@@ -1,7 +1,7 @@
 /* pack - how the sequences of a step become micro-batches: whole, in order, without padding.
  *
- * The cut depends only on the lengths, the cap and the number of lanes, never on ranks or threads: micro-batch m belongs to lane
- * m % lanes, so the sums of gradients are the same on any machine.
+ * The cut depends only on the lengths, the cap and the number of lanes, never on ranks or threads: micro-batch m belongs to
+ * lane m % lanes, so the sums of gradients are the same on any machine.
  */
 #ifndef K2_TRAINER_PACK_INT_H
 #define K2_TRAINER_PACK_INT_H

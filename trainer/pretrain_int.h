@@ -12,8 +12,8 @@ typedef struct k2i_pretrain k2i_pretrain;
 /* k2i_pretrain_open - the corpus of config->data_corpus, checked against the model, and its order.
  *
  * memory   the corpus is mapped; k2i_pretrain_close frees the rest. config must outlive it
- * errors   those of k2_idx_open and k2_idx_check_vocab; LIMIT where pretrain.sequence_tokens does not fit trainer.micro_tokens or the
- *          model's positions
+ * errors   those of k2_idx_open and k2_idx_check_vocab; LIMIT where pretrain.sequence_tokens does not fit trainer.micro_tokens
+ *          or the model's positions
  */
 k2_code k2i_pretrain_open(const k2_config *config, const k2_dims *dims, k2i_pretrain **out, k2_error *err);
 void k2i_pretrain_close(k2i_pretrain *p); /* NULL is fine */
@@ -29,7 +29,8 @@ uint64_t k2i_pretrain_bytes(const k2_config *config);
  */
 k2_code k2i_pretrain_step(k2i_pretrain *p, k2i_learner *l, uint64_t step, k2i_metrics *metrics, bool *skipped, k2_error *err);
 
-/* The sequences of the last step as a batch (see common/wire/batch.h): first token as prompt, the rest as generated, log-probabilities 0. */
+/* The sequences of the last step as a batch (see common/wire/batch.h): first token as prompt, the rest as generated,
+ * log-probabilities 0. */
 k2_code k2i_pretrain_encode(const k2i_pretrain *p, uint64_t step, k2_buf *out, k2_error *err);
 
 #endif

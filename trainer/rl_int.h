@@ -9,16 +9,16 @@
 
 /* k2i_rl_check - is this batch one that the model can be trained on?
  *
- * errors   BAD_INPUT or LIMIT, naming the trajectory: a token outside the vocabulary, no prompt or no answer, tokens of a version that
- *          does not exist yet, a trajectory longer than the model's positions or than trainer.micro_tokens
+ * errors   BAD_INPUT or LIMIT, naming the trajectory: a token outside the vocabulary, no prompt or no answer, tokens of a
+ *          version that does not exist yet, a trajectory longer than the model's positions or than trainer.micro_tokens
  * threads  pure: all ranks come to the same answer
  */
 k2_code k2i_rl_check(const k2_batch *batch, const k2_dims *dims, const k2_config *config, k2_error *err);
 
 /* k2i_rl_step - train on a checked batch: trainer.epochs passes of trainer.minibatches updates each. A collective.
  *
- * The log-probabilities of pi_old for the first update are those of its own forward; for the other minibatches they are computed
- * before it. Minibatches are runs of whole groups in order of id, cut by number of groups. A minibatch
+ * The log-probabilities of pi_old for the first update are those of its own forward; for the other minibatches they are
+ * computed before it. Minibatches are runs of whole groups in order of id, cut by number of groups. A minibatch
  * without one token in the loss makes no update.
  *
  * keeps    on *skipped (NaN or infinity in any of its updates) parameters and optimizer are as before the step, bit for bit

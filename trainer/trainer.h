@@ -9,40 +9,45 @@
  *   JOIN     {}                        opens this rank's segment for collectives; forgets an earlier group and all model state.
  *            DONE {locators[1]}        this rank's locator. Allowed at any time: it is how survivors re-form after a rank died.
  *   INIT     {locators[ranks], source, step}
- *                                      locators in rank order (this rank's own among them). source is "fresh" (random by `seed`,
- *                                      or the Hugging Face directory `model.dir`), or the path of a checkpoint directory; step is
- *                                      the step that the master expects there (0 for "fresh"; else a mismatch is BAD_INPUT).
- *                                      Must follow JOIN. Refused with LIMIT when the machine has less memory than it needs.
+ *                                      locators in rank order (this rank's own among them). source is "fresh" (random by
+ *                                      `seed`, or the Hugging Face directory `model.dir`), or the path of a checkpoint
+ *                                      directory; step is the step that the master expects there (0 for "fresh"; else a
+ *                                      mismatch is BAD_INPUT). Must follow JOIN. Refused with LIMIT when the machine has less
+ *                                      memory than it needs.
  *            DONE {digest, metrics: step, pretrain_step, params, active_params, memory_bytes}
- *   PRETRAIN {from, to}                pretraining steps from, from+1, ... to-1; `from` must be the number of pretraining steps done
- *                                      so far. Metrics are over the slice (means; sums for tokens and skipped; maxima for *_max),
- *                                      so the master chooses how often it hears by the size of its slices.
+ *   PRETRAIN {from, to}                pretraining steps from, from+1, ... to-1; `from` must be the number of pretraining steps
+ *                                      done so far. Metrics are over the slice (means; sums for tokens and skipped; maxima for
+ *                                      *_max), so the master chooses how often it hears by the size of its slices.
  *            DONE {metrics}
- *   TRAIN    {step, locator, bytes, digest}
+ *   TRAIN    {step, locator, bytes, digest}      digest is k2_digest_of all the bytes
  *                                      one RL step on the batch at `locator` (common/wire/batch.h). Makes version `step` out of
- *                                      version step-1; `step` must be exactly one more than the last. A batch whose bytes do not
- *                                      match `digest` is CORRUPT and changes nothing (send it again under a new command id).
- *            DONE {metrics}            a step that met NaN or infinity is OK with metric skipped = 1: weights as before, version counts up.
- *   PUBLISH  {version}                 version must be the last step. Rank 0 lays all tensors into one segment; the segment of the
+ *                                      version step-1; `step` must be exactly one more than the last. A batch whose bytes do
+ *                                      not match `digest` is CORRUPT and changes nothing (send it again under a new command
+ *                                      id).
+ *            DONE {metrics}            a step that met NaN or infinity is OK with metric skipped = 1: weights as before,
+ *                                      version counts up.
+ *   PUBLISH  {version}                 version must be the last step. Rank 0 lays all tensors into one segment; that of the
  *                                      version before stays readable until the next PUBLISH.
  *            DONE {locators[1] on rank 0, none on others, bytes, digest}   digest = weights_digest, equal on all ranks
- *   SAVE     {dir, step}               dir is the checkpoint directory to make, e.g. runs/x/checkpoints/step_0000012. Rank 0 writes
- *                                      it (config.json, model.safetensors, optimizer.safetensors, trainer.json), reads it back and
- *                                      renames it into place; an existing dir is replaced. `latest` is the master's to write.
- *            DONE {digest, bytes}
+ *   SAVE     {dir, step}               dir is the checkpoint directory to make, e.g. runs/x/checkpoints/step_0000012. Rank 0
+ *                                      writes it (config.json, model.safetensors, optimizer.safetensors, trainer.json), reads it
+ *                                      back and renames it into place; an existing dir is replaced. `latest` is the master's to
+ *                                      write. A disk that is full costs the checkpoint only: the trainer goes on.
+ *            DONE {digest, bytes} from rank 0; the other ranks say nothing but OK
  *   STOP     {}                        DONE, then the process exits with 0.
  *
- * `version` and `step` are one number: version 0 is what RL starts from (after any pretraining), version s the result of TRAIN s.
- * The same command id again is answered from memory; a lower id is refused (FENCED); a command out of order is BAD_INPUT; a second command
- * before DONE of the first is BUSY. When a collective fails, DONE carries its code and names the rank: the master then replaces the dead
- * rank and sends JOIN, INIT to all of them. Recovery is INIT from the last checkpoint and TRAIN of the journaled batches.
+ * `version` and `step` are one number: version 0 is what RL starts from (after any pretraining), version s the result of TRAIN
+ * s. The same command id again is answered from memory; a lower id is refused (FENCED); a command out of order is BAD_INPUT; a
+ * second command before DONE of the first is BUSY. When a collective fails, DONE carries its code and names the rank: the
+ * master then replaces the dead rank and sends JOIN, INIT to all of them. Recovery is INIT from the last checkpoint and TRAIN
+ * of the journaled batches.
  *
- * Metrics of a step (names in DONE and in metrics.jsonl): loss, grad_norm, lr, tokens (all tokens through the model), tokens_loss
- * (tokens in the loss), seconds, tokens_per_s, entropy, skipped, load_max_vio (mean over MoE layers of max load / mean load - 1),
- * load_max_vio_max (worst layer), load_max_vio.<layer>; for TRAIN also reward_mean, reward_std, mismatch_mean and mismatch_max (|log-prob
- * trainer - log-prob rollout| over tokens of the current version: 0 with the built-in engine), ratio_mean, ratio_min, ratio_max
- * (pi_new / pi_old of the last update), clip_share, masked_tokens (of earlier versions), correction_mean, groups, groups_flat (groups
- * whose rewards are all equal: no gradient comes from them), updates.
+ * Metrics of a step (names in DONE and in metrics.jsonl): loss, grad_norm, lr, tokens (all tokens through the model),
+ * tokens_loss (tokens in the loss), seconds, tokens_per_s, entropy, skipped, load_max_vio (mean over MoE layers of max load /
+ * mean load - 1), load_max_vio_max (worst layer), load_max_vio.<layer>; for TRAIN also reward_mean, reward_std, mismatch_mean
+ * and mismatch_max (|log-prob trainer - log-prob rollout| over tokens of the current version: 0 with the built-in engine),
+ * ratio_mean, ratio_min, ratio_max (pi_new / pi_old of the last update), clip_share, masked_tokens (of earlier versions),
+ * correction_mean, groups, groups_flat (groups whose rewards are all equal: no gradient comes from them), updates.
  */
 #ifndef K2_TRAINER_H
 #define K2_TRAINER_H

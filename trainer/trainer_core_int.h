@@ -5,8 +5,8 @@
  *      ▲                 ▲               │ ▲───┘
  *      └──── any error that may have left ranks or weights apart: only JOIN and STOP are legal then
  *
- * One command at a time. Every command has an id that rises; the last one's answer is kept, so that a master which did not hear it
- * may ask again. No I/O, no clock, no allocation.
+ * One command at a time. Every command has an id that rises; the last one's answer is kept, so that a master which did not hear
+ * it may ask again. No I/O, no clock, no allocation.
  */
 #ifndef K2_TRAINER_CORE_INT_H
 #define K2_TRAINER_CORE_INT_H
@@ -46,7 +46,7 @@ typedef struct k2i_trainer_event {
     k2i_trainer_event_kind kind;
     k2i_command command;          /* ON_COMMAND */
     k2_code code;                 /* ON_FINISHED */
-    bool unchanged;               /* ON_FINISHED with an error: state of model and group is as before the command, on all ranks */
+    bool unchanged;               /* ON_FINISHED with an error: model and group are as before the command, on all ranks */
     uint64_t step, pretrain_step; /* ON_FINISHED of INIT: where the source stands */
 } k2i_trainer_event;
 
@@ -84,8 +84,8 @@ typedef struct k2i_trainer_core {
 
 /* k2i_trainer_step - one event in, at most K2I_OUTBOX_MAX actions out.
  *
- * errors   a refused command is an action, never an error here: BUSY while another runs, FENCED below the last id, BAD_INPUT out
- *          of order (the text says what was expected)
+ * errors   a refused command is an action, never an error here: BUSY while another runs, FENCED below the last id, BAD_INPUT
+ *          out of order (the text says what was expected)
  * tests    tests/unit/trainer/core_test.c
  */
 void k2i_trainer_step(k2i_trainer_core *c, const k2i_trainer_event *event, k2i_trainer_outbox *out);

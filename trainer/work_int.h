@@ -1,7 +1,7 @@
 /* work - what commands do: everything slow of one rank, run one at a time on a worker thread.
  *
- * The noun is `k2i_work`: the group of ranks, the learner, the corpus, the published segments. The I/O half calls one function a
- * command and turns the `k2i_result` into DONE. Except for k2i_work_open and k2i_work_close all of them are collectives.
+ * The noun is `k2i_work`: the group of ranks, the learner, the corpus, the published segments. The I/O half calls one function
+ * a command and turns the `k2i_result` into DONE. Except for k2i_work_open and k2i_work_close all of them are collectives.
  */
 #ifndef K2_TRAINER_WORK_INT_H
 #define K2_TRAINER_WORK_INT_H
@@ -52,7 +52,8 @@ void k2i_work_close(k2i_work *w);
 
 /* The commands of trainer.h. `out` is zeroed first; each sets out->error. */
 void k2i_work_join(k2i_work *w, k2i_result *out);
-void k2i_work_init(k2i_work *w, const char *const *locators, uint32_t count, const char *source, uint64_t step, k2i_result *out);
+void k2i_work_init(k2i_work *w, const char *const *locators, uint32_t count, const char *source, uint64_t step,
+                   k2i_result *out);
 void k2i_work_pretrain(k2i_work *w, uint64_t from, uint64_t to, k2i_result *out);
 void k2i_work_train(k2i_work *w, uint64_t step, const char *locator, uint64_t bytes, k2_digest digest, k2i_result *out);
 void k2i_work_publish(k2i_work *w, uint64_t version, k2i_result *out);
@@ -71,7 +72,8 @@ uint32_t k2i_threads(const k2_config *config);
 k2_code k2i_agree(k2i_work *w, k2_code own, bool *unchanged, k2_error *err);
 /* Moments are of one phase; entering another one forgets them. */
 void k2i_moments_enter(k2i_work *w, k2i_moments phase);
-/* Rank 0 keeps a batch that met NaN or infinity, as run.dir/bad_batches/NAME_STEP.bin. Failing to is logged and costs nothing else. */
+/* Rank 0 keeps a batch that met NaN or infinity, as run.dir/bad_batches/NAME_STEP.bin. Failing to is logged and costs
+ * nothing else. */
 void k2i_bad_batch_keep(const k2i_work *w, const char *name, uint64_t step, const void *bytes, size_t n);
 
 #endif

@@ -124,7 +124,8 @@ typedef struct fixture_batch {
     k2_batch batch;
 } fixture_batch;
 
-/* Drawn tokens; rewards 0 or 1, drawn too, but all 1 in the last group; tokens before `old` of each third trajectory are of version step-2. */
+/* Drawn tokens; rewards 0 or 1, drawn too, but all 1 in the last group; tokens before `old` of each third trajectory are of
+ * version step-2. */
 static inline void fixture_batch_fill(fixture_batch *b, uint64_t step, uint32_t old)
 {
     memset(b, 0, sizeof(*b));
