@@ -197,6 +197,16 @@ static k2_code check_control(const char *url, k2_error *err)
     return check_port("master.listen", url + sizeof scheme - 1, err);
 }
 
+/* Each is free by itself; both cannot have the same one. Port 0 is any. */
+static k2_code check_ports_differ(const k2_config *c, k2_error *err)
+{
+    const char *control = c->master_listen + strcspn(c->master_listen, "/"), *clients = c->proxy_listen;
+    const char *a = strrchr(control, ':'), *b = strrchr(clients, ':');
+    if (!a || !b || strcmp(a, b) != 0 || strcmp(a, ":0") == 0) return K2_OK;
+    return k2_error_set(err, K2_BAD_INPUT, "proxy.listen: found the port of master.listen (%.20s), expected another one",
+                        b + 1);
+}
+
 /* Manifest of an earlier start in this directory, NULL when there is none. k2_free it. */
 static char *read_manifest(const k2m_run *r)
 {
@@ -229,6 +239,12 @@ static k2_code check_existing(k2m_run *r, k2_error *err)
         code = k2_error_set(err, K2_BAD_INPUT,
                             "%s: the model's sizes are not what %s was begun with (model_fingerprint in manifest.json)",
                             r->config.model_dir[0] ? r->config.model_dir : r->config.model_config, r->config.run_dir);
+    char *journal = k2_asprintf("%s/journal/data.mdb", r->config.run_dir); /* it is there before the manifest is */
+    if (code == K2_OK && manifest && !k2_file_exists(journal))
+        code = k2_error_set(err, K2_NOT_FOUND,
+                            "%s: is missing, the run cannot go on without it; choose another run.dir or remove %s", journal,
+                            r->config.run_dir);
+    k2_free(journal);
     if (!manifest && r->resume)
         code = k2_error_set(err, K2_NOT_FOUND, "%s: no run to resume; expected a manifest.json in it", r->config.run_dir);
     k2_free(manifest);
@@ -262,6 +278,7 @@ k2_code k2m_run_check(k2m_run *r, k2_error *err)
         code = k2_task_licences_check(NULL, err);
     if (code == K2_OK && !is_pretrain(r)) code = check_port("proxy.listen", c->proxy_listen, err);
     if (code == K2_OK && c->master_listen[0]) code = check_control(c->master_listen, err);
+    if (code == K2_OK && c->master_listen[0] && !is_pretrain(r)) code = check_ports_differ(c, err);
     if (code == K2_OK) code = k2m_plan_check(r, err);
     if (code == K2_OK) code = check_existing(r, err);
     const char *base = strrchr(c->run_dir, '/');

@@ -7,9 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PATH_TEXT_MAX 128u
-#define DEPTH_MAX     8                  /* the deepest key has three parts */
-#define EXACT_MAX     9007199254740992.0 /* 2^53: whole numbers up to here survive a double */
+#define PATH_TEXT_MAX  128u
+#define DEPTH_MAX      8                  /* the deepest key has three parts */
+#define JSON_DEPTH_MAX 64u                /* a text that is nested deeper is not even looked at */
+#define EXACT_MAX      9007199254740992.0 /* 2^53: whole numbers up to here survive a double */
 
 static const char *type_name(const cJSON *v)
 {
@@ -162,6 +163,8 @@ k2_code k2_config_parse(k2_config *c, const char *text, size_t n, const char *na
 {
     const char *end = NULL;
     if (memchr(text, 0, n)) return k2_error_set(err, K2_BAD_INPUT, "%s: holds a zero byte, expected JSON text", name);
+    const char *fault = k2_json_fault(text, n, JSON_DEPTH_MAX);
+    if (fault) return k2_error_set(err, K2_BAD_INPUT, "%s: %s", name, fault);
     cJSON *root = cJSON_ParseWithLengthOpts(text, n, &end, 0);
     if (!root) return syntax_error(text, n, end ? end : text, name, err);
     k2_code code = K2_OK;
@@ -202,6 +205,11 @@ k2_code k2_config_set(k2_config *c, const char *assignment, k2_error *err)
     const k2i_key *k = k2i_key_find(path);
     if (!k) return unknown(path, name, err);
     bool text = k->type == K2I_STR || k->type == K2I_ENUM;
+    size_t n = strlen(equals + 1);
+    const char *fault = !text                          ? k2_json_fault(equals + 1, n, JSON_DEPTH_MAX)
+                        : k2_utf8_valid(equals + 1, n) ? NULL
+                                                       : "is not UTF-8";
+    if (fault) return k2_error_set(err, K2_BAD_INPUT, "%s: %s: the value %s", name, path, fault);
     cJSON *v = text ? cJSON_CreateString(equals + 1) : cJSON_ParseWithOpts(equals + 1, NULL, 1);
     /* A number that JSON cannot hold exactly (a seed above 2^53) is taken by its digits. */
     uint64_t whole;

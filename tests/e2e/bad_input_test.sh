@@ -100,6 +100,8 @@ port=$(sed -n 's/.*127\.0\.0\.1:\([0-9]*\).*/\1/p' holder/logs/proxy-0.log | hea
 [ -n "$port" ] || fail "the proxy's log names no address"
 master "proxy.listen: 127.0.0.1:$port is in use" --set "proxy.listen=127.0.0.1:$port"
 master 'master.listen: found "foo", expected tcp' --set master.listen=foo
+free=$((port > 40000 ? port - 1 : port + 1))
+master 'is in use|proxy.listen: found the port of master.listen' --set master.listen=tcp://127.0.0.1:$free --set proxy.listen=127.0.0.1:$free
 master 'master.listen: cannot listen on 192.0.2.1:5' --set master.listen=tcp://192.0.2.1:5
 refuse "$port" "$K2RL" proxy --listen "127.0.0.1:$port" --engine http://127.0.0.1:1
 refuse "$port" "$K2RL" rollout --model "$ckpt" --listen "127.0.0.1:$port"

@@ -21,6 +21,10 @@ refuse 'a run of another configuration' --run-dir a --set seed=8
 sed -i 's/"rope_theta": 10000.0/"rope_theta": 20000.0/' model.json
 refuse "model.json: the model's sizes are not what" --run-dir a
 sed -i 's/"rope_theta": 20000.0/"rope_theta": 10000.0/' model.json
+mv a/journal kept
+refuse 'a/journal/data.mdb: is missing' --run-dir a
+[ ! -e a/journal ] || fail "a new journal was begun"
+mv kept a/journal
 run a --resume --iterations 2 # nothing is left to do, and nothing is done
 same "$(json "$result" weights_digest)" "$first" "weights_digest of a finished run"
 same "$(json "$result" iterations)" 2 "iterations of a finished run"

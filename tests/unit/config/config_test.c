@@ -58,6 +58,8 @@ static void faults_name_place_found_and_expected(void **state)
         {"{} x", "x.json:1:4: not valid JSON"},
         {"[]", "x.json: found a list, expected an object"},
         {"", "x.json:1:1: not valid JSON"},
+        {"{\"run\": {\"dir\": \"r\xff\"}}", "x.json: is not UTF-8"},
+        {"{\"run\": {\"dir\": \"r\\u0000s\"}}", "x.json: holds the character U+0000"},
     };
     for (size_t i = 0; i < K2_COUNT(cases); i++) {
         k2_config c, before;
@@ -97,6 +99,9 @@ static void overrides(void **state)
     assert_int_equal(k2_config_set(&c, "trainer.ranks=", &e), K2_BAD_INPUT);
     assert_int_equal(k2_config_set(&c, "trainer.renks=1", &e), K2_BAD_INPUT);
     assert_string_equal(e.text, "--set: trainer.renks: unknown key, did you mean trainer.ranks?");
+    assert_int_equal(k2_config_set(&c, "run.dir=r\xff", &e), K2_BAD_INPUT);
+    assert_int_equal(k2_config_set(&c, "reward.command=[\"\xff\"]", &e), K2_BAD_INPUT);
+    assert_string_equal(e.text, "--set: reward.command: the value is not UTF-8");
 }
 
 static void the_printed_form_reads_back(void **state)
