@@ -150,7 +150,7 @@ static int teardown(void **state)
 
 static void dial(bench *b, const k2_stream_ops *ops)
 {
-    b->client.c = k2_conn_dial(b->loop, "localhost", b->port, ops, &b->client, 10 * K2_NS_PER_S);
+    b->client.c = k2_conn_dial(b->loop, "127.0.0.1", b->port, ops, &b->client, 10 * K2_NS_PER_S);
 }
 
 static void send_pattern(end *e, size_t n)
