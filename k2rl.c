@@ -22,6 +22,7 @@ static const struct {
     {"trainer", "one trainer rank (started by the master)", k2_trainer_main},
     {"rollout", "one inference engine: a worker of a master, or alone on a model directory", k2_rollout_main},
     {"proxy", "OpenAI-compatible endpoint in front of engines", k2_proxy_main},
+    {"why", "who is blocking a run, down to the process; or where a dead one stood", k2_why_main},
     {"data", "make and look at data sets", k2_data_main},
     {"ckpt", "look at and verify model directories", k2_weights_main},
     {"config", "print the reference page of all configuration keys", config_main},

@@ -524,6 +524,7 @@ static void check_progress(k2m_core *m)
                  m->phase == K2M_PHASE_GENERATE || m->phase == K2M_PHASE_BATCH || m->phase == K2M_PHASE_LATEST;
     if (!waits || m->now_ns - m->progress_ns < m->c.config->master_step_timeout_ms * K2_NS_PER_MS) return;
     char owes[K2M_TEXT_MAX];
+    k2m_waits_log(m);
     k2m_core_owes(m, owes, sizeof owes);
     bool asks = m->phase == K2M_PHASE_EVAL || m->phase == K2M_PHASE_GENERATE;
     k2m_fail(m, K2_TIMEOUT, "nothing has moved for %llu ms: %.140s%s%.110s",
@@ -616,6 +617,8 @@ static void allocate(k2m_core *m)
     m->inflight_max = (uint32_t)K2_MIN(c->master_inflight_max, K2_MAX(c->proxy_queue_max / 2, 1));
     m->outbox.capacity = m->inflight_max + 4 * m->worker_count + 4 * OUTBOX_RESERVE;
     m->outbox.list = k2_alloc_array(m->outbox.capacity, sizeof *m->outbox.list);
+    m->asked_count = 4 * m->inflight_max;
+    m->asked = k2_alloc_array(m->asked_count, sizeof *m->asked);
     uint32_t groups = k2m_replay_config(c, m->c.prompts.length_max).groups_max;
     m->score_capacity = groups * (uint32_t)c->rollout_group_size + K2M_EVAL_MAX;
     m->score_queue = k2_alloc_array(m->score_capacity, sizeof *m->score_queue);
@@ -660,6 +663,7 @@ void k2m_core_free(k2m_core *m)
     k2_replay_free(m->replay);
     k2_free(m->workers);
     k2_free(m->outbox.list);
+    k2_free(m->asked);
     k2_free(m->score_queue);
     k2_free(m->score_tries);
     k2_free(m->digests);

@@ -188,6 +188,7 @@ typedef struct k2m_worker {
     bool table_sent, gate_sent;
     k2_digest gate;
     bool stop_sent;
+    uint64_t owes_poll_ns; /* since when its next POLL is due; 0 = one lies with us. The I/O side writes it */
     char phase[K2_WIRE_NAME_MAX + 1]; /* as it says in POLL; the I/O side writes it */
 } k2m_worker;
 
@@ -198,6 +199,10 @@ typedef struct k2m_prompts {
 } k2m_prompts;
 
 typedef enum k2m_eval_state { K2M_EVAL_WAITING, K2M_EVAL_RUNNING, K2M_EVAL_ANSWERED, K2M_EVAL_SCORED } k2m_eval_state;
+
+typedef struct k2m_asked {
+    uint64_t id, since_ns;
+} k2m_asked;
 
 typedef struct k2m_checkpoint {
     bool exists;
@@ -264,6 +269,8 @@ typedef struct k2m_core {
 
     /* generation */
     uint32_t inflight, inflight_max;
+    k2m_asked *asked; /* by a hash of the id: enough to say since when an answer is out; a later one may take the place */
+    uint32_t asked_count;
     uint64_t backoff_until_ns;
     uint32_t backoff_step;
     uint64_t *score_queue;          /* ring */
@@ -317,6 +324,38 @@ const k2m_outbox *k2m_core_step(k2m_core *m, const k2m_event *ev);
 bool k2m_core_current(const k2m_core *m, uint64_t worker, uint64_t incarnation);
 /* One line: what is waited for, and who owes it. */
 void k2m_core_owes(const k2m_core *m, char *out, size_t n);
+/* ---- waits.c ---- */
+
+#define K2M_WAITS_MAX  K2_WIRE_WAITS_MAX
+#define K2M_SILENT_NS  (300 * K2_NS_PER_MS) /* a live worker asks again within milliseconds, on a busy machine too */
+
+/* One line of the wait-for chain. */
+typedef struct k2m_wait {
+    uint32_t parent;                /* place of what waits for it, from 1; 0 = the top */
+    char what[128], owner[K2_WIRE_NAME_MAX];
+    uint64_t pid;                   /* 0 = none, or the master's own */
+    uint64_t since_ns, deadline_ns; /* points in time; deadline 0 = none */
+    uint64_t silent_ns;             /* how long its POLL is due, 0 = it is not */
+} k2m_wait;
+
+typedef struct k2m_waits {
+    k2m_wait list[K2M_WAITS_MAX];
+    uint32_t count, culprit; /* place from 1, 0 = nobody stands out */
+} k2m_waits;
+
+/* k2m_core_waits - who is blocking: what the phase waits for, down to processes; step > group > trajectory > engine > process.
+ *
+ * keeps    the worker that has been silent longest is always in the list, whether the phase waits for it or not; the culprit is
+ *          it, else a process that is not there, else the oldest command under way, else the oldest answer's line
+ * threads  pure
+ * tests    tests/unit/master/waits_test.c
+ */
+void k2m_core_waits(const k2m_core *m, uint64_t now_ns, k2m_waits *out);
+/* One line of text for the log. */
+void k2m_wait_text(const k2m_waits *waits, uint32_t i, uint64_t now_ns, char *out, size_t n);
+/* A deadline has passed: the chain goes into the log. */
+void k2m_waits_log(k2m_core *m);
+k2m_asked *k2m_asked_slot(const k2m_core *m, uint64_t id);
 /* "trainer-0" */
 void k2m_worker_name(const k2m_worker *w, char out[K2_WIRE_NAME_MAX]);
 /* The prompt of a group: position in the data set. */

@@ -51,6 +51,8 @@ static void launch(k2m_core *m, k2m_worker *w)
     w->stop_sent = false;
     w->prepare_fails = 0;
     w->phase[0] = 0;
+    w->pid = 0;
+    w->owes_poll_ns = 0;
     k2m_action *a = k2m_act(m, K2M_ACT_LAUNCH);
     a->worker = number_of(m, w);
     a->incarnation = w->incarnation;
@@ -175,6 +177,7 @@ void k2m_fleet_hello(k2m_core *m, const k2m_event *ev)
     w->pid = h->pid;
     snprintf(w->endpoint, sizeof w->endpoint, "%.*s", (int)sizeof w->endpoint - 1, h->endpoint);
     w->lease_ns = m->now_ns + ms(m->c.config->master_lease_ms);
+    w->owes_poll_ns = m->now_ns;
     m->progress_ns = m->now_ns;
     k2m_action *a = k2m_act(m, K2M_ACT_ADMIT);
     a->worker = number_of(m, w);
@@ -196,6 +199,7 @@ static void tick_worker(k2m_core *m, k2m_worker *w)
     if (w->state == K2M_DOWN && m->now_ns >= w->restart_at_ns) {
         launch(m, w);
     } else if (w->state == K2M_STARTING && m->now_ns - w->start_ns >= ms(c->master_start_timeout_ms)) {
+        k2m_waits_log(m);
         snprintf(why, sizeof why, "said nothing within %llu ms of its start", (unsigned long long)c->master_start_timeout_ms);
         k2m_worker_name(w, name);
         if (w->restarts_total == 0 && m->phase == K2M_PHASE_START)
@@ -203,9 +207,11 @@ static void tick_worker(k2m_core *m, k2m_worker *w)
         else
             kill_worker(m, w, why);
     } else if (w->state == K2M_UP && m->now_ns >= w->lease_ns) {
+        k2m_waits_log(m);
         snprintf(why, sizeof why, "said nothing for %llu ms (its lease)", (unsigned long long)c->master_lease_ms);
         kill_worker(m, w, why);
     } else if (w->state == K2M_UP && w->cmd_type != K2_MSG_NONE && m->now_ns >= w->cmd_deadline_ns) {
+        k2m_waits_log(m);
         snprintf(why, sizeof why, "owes the end of %s since %llu ms", k2_msg_name(w->cmd_type),
                  (unsigned long long)((m->now_ns - w->cmd_since_ns) / K2_NS_PER_MS));
         kill_worker(m, w, why);
@@ -221,6 +227,7 @@ void k2m_fleet_tick(k2m_core *m)
         } else if (w->state == K2M_UP || w->state == K2M_STARTING) {
             bool late = m->now_ns - m->phase_since_ns >= K2M_STOP_NS;
             if (!late && !(w->state == K2M_UP && m->now_ns >= w->lease_ns)) continue;
+            k2m_waits_log(m);
             kill_worker(m, w, "did not stop");
         }
     }

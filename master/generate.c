@@ -58,6 +58,7 @@ static void ask(k2m_core *m, uint64_t id, uint32_t position, uint32_t max_tokens
     a->id = id;
     a->position = position;
     a->max_tokens = max_tokens;
+    *k2m_asked_slot(m, id) = (k2m_asked){.id = id, .since_ns = m->now_ns};
     m->inflight++;
 }
 

@@ -176,6 +176,7 @@ static void on_tick(void *arg)
     k2m_io *io = arg;
     uint64_t now = k2_loop_now_ns(io->loop);
     k2m_workers_tick(io, now);
+    k2m_ask_tick(io, now);
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_TICK});
     if (!io->ended) k2m_reporter_tick(io->reporter, io->core, now);
 }

@@ -24,6 +24,8 @@
 #define K2M_TICK_NS       (50 * K2_NS_PER_MS)
 #define K2M_ANSWER_BYTES_MAX (64u << 20) /* body of one answer of the proxy */
 #define K2M_QUEUE_MAX     4u             /* commands that wait for a worker's POLL: the core has one under way, and STOP */
+#define K2M_WHY_MAX       8u             /* askers of `why` at once; more are refused */
+#define K2M_PROBE_NS      (500 * K2_NS_PER_MS) /* from the question to the answer: who lives asks for work again meanwhile */
 #define K2M_TAIL_BYTES    2048u          /* of a worker's log, shown when it died */
 
 /* ---- run: what is known before the start ---------------------------------------------------------------------------- */
@@ -123,6 +125,9 @@ typedef struct k2m_io {
     k2m_held *held;
     size_t held_count, held_capacity, held_first;
     k2_net_call *hello; /* in hand */
+    k2_net_call *why[K2M_WHY_MAX]; /* asked, answered when the probe is over */
+    uint32_t why_count;
+    uint64_t probe_ns; /* when the probe under way began */
     k2_http_client *http;
     k2_xfer *xfer;
     k2_xfer_segment *segment; /* of the batch */
@@ -157,6 +162,10 @@ void k2m_workers_admit(k2m_io *io, const k2m_action *a, k2_net_call *call);
 void k2m_workers_command(k2m_io *io, const k2m_action *a);
 void k2m_workers_request(void *arg, k2_net_call *call, const k2_msg *msg);
 void k2m_workers_tick(k2m_io *io, uint64_t now_ns);
+void k2m_workers_probe(k2m_io *io); /* answer all POLLs: who lives sends the next one at once */
 void k2m_workers_fini(k2m_io *io);
+/* ask.c: WHY */
+void k2m_ask(k2m_io *io, k2_net_call *call);
+void k2m_ask_tick(k2m_io *io, uint64_t now_ns);
 
 #endif

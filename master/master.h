@@ -16,4 +16,12 @@
  */
 int k2_master_main(int argc, char **argv);
 
+/* k2_why_main - `k2rl why [RUN_DIR | --master URL] [--json]`: who is blocking a run, or where a dead one stood.
+ *
+ * errors   the exit status: 2 where there is no run, 1 where its master does not answer
+ * threads  call it once, from the main thread
+ * tests    tests/e2e/why_test.sh
+ */
+int k2_why_main(int argc, char **argv);
+
 #endif

@@ -68,6 +68,15 @@ static void reply(k2_net_call *call, k2_msg_type type)
     k2_net_reply(call, &(k2_msg){.type = type});
 }
 
+/* Its next POLL is due from now on: that is how a stopped process is seen. */
+static void answer_poll(k2m_io *io, uint32_t worker, const k2_msg *msg)
+{
+    k2m_slot *s = &io->slots[worker];
+    k2_net_reply(s->poll, msg);
+    s->poll = NULL;
+    io->core->workers[worker].owes_poll_ns = k2_loop_now_ns(io->loop);
+}
+
 static void drop_queue(k2m_slot *s)
 {
     for (uint32_t i = 0; i < s->queued; i++) k2_msg_free(&s->queue[i]);
@@ -135,11 +144,11 @@ void k2m_workers_admit(k2m_io *io, const k2m_action *a, k2_net_call *call)
     k2_net_reply(call, &m);
 }
 
-static void flush_queue(k2m_slot *s)
+static void flush_queue(k2m_io *io, uint32_t worker)
 {
+    k2m_slot *s = &io->slots[worker];
     if (!s->poll || s->queued == 0) return;
-    k2_net_reply(s->poll, &s->queue[0]);
-    s->poll = NULL;
+    answer_poll(io, worker, &s->queue[0]);
     k2_msg_free(&s->queue[0]);
     s->queued--;
     memmove(s->queue, s->queue + 1, s->queued * sizeof *s->queue);
@@ -152,7 +161,7 @@ void k2m_workers_command(k2m_io *io, const k2m_action *a)
     if (s->queued > 0 && s->queue[0].incarnation != a->incarnation) drop_queue(s);
     K2_ASSERT(s->queued < K2M_QUEUE_MAX);
     k2_msg_copy(&s->queue[s->queued++], &a->msg);
-    flush_queue(s);
+    flush_queue(io, a->worker);
 }
 
 static void on_hello(k2m_io *io, k2_net_call *call, const k2_msg *msg)
@@ -176,9 +185,10 @@ static void on_poll(k2m_io *io, k2_net_call *call, const k2_msg *msg)
     if (s->poll) reply(s->poll, K2_MSG_NOP); /* it asks anew: the old answer is not awaited any more */
     s->poll = call;
     s->poll_since_ns = k2_loop_now_ns(io->loop);
+    io->core->workers[worker].owes_poll_ns = 0;
     if (s->queued > 0 && s->queue[0].incarnation != msg->incarnation) drop_queue(s);
     snprintf(io->core->workers[worker].phase, sizeof io->core->workers[worker].phase, "%s", msg->poll.phase);
-    flush_queue(s);
+    flush_queue(io, worker);
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_ALIVE, .worker = worker});
 }
 
@@ -199,6 +209,8 @@ void k2m_workers_request(void *arg, k2_net_call *call, const k2_msg *msg)
     k2m_io *io = arg;
     if (msg->type == K2_MSG_HELLO) {
         on_hello(io, call, msg);
+    } else if (msg->type == K2_MSG_WHY) {
+        k2m_ask(io, call);
     } else if (!k2m_core_current(io->core, msg->worker, msg->incarnation)) {
         k2_net_reply(call, &(k2_msg){.type = K2_MSG_FENCED, .fenced = {.text = "another incarnation has this place"}});
     } else if (msg->type == K2_MSG_POLL) {
@@ -216,9 +228,14 @@ void k2m_workers_tick(k2m_io *io, uint64_t now_ns)
     for (uint32_t i = 0; i < io->core->worker_count; i++) {
         k2m_slot *s = &io->slots[i];
         if (!s->poll || now_ns - s->poll_since_ns < longest) continue;
-        reply(s->poll, K2_MSG_NOP);
-        s->poll = NULL;
+        answer_poll(io, i, &(k2_msg){.type = K2_MSG_NOP});
     }
+}
+
+void k2m_workers_probe(k2m_io *io)
+{
+    for (uint32_t i = 0; i < io->core->worker_count; i++)
+        if (io->slots[i].poll) answer_poll(io, i, &(k2_msg){.type = K2_MSG_NOP});
 }
 
 void k2m_workers_fini(k2m_io *io)

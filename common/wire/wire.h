@@ -22,6 +22,7 @@
 #define K2_WIRE_PATH_MAX     4096u
 #define K2_WIRE_CONFIG_MAX   1048576u   /* bytes of the resolved config, as JSON text */
 #define K2_WIRE_METRICS_MAX  4096u
+#define K2_WIRE_WAITS_MAX    64u        /* lines of a wait-for chain: what a person can read */
 #define K2_WIRE_GAUGES_MAX   64u        /* in a POLL: they come three times a lease from everyone */
 
 typedef struct k2_wire_metric {
@@ -70,11 +71,13 @@ typedef struct k2_wire_engines {
     M(HELLO, hello, REQUEST)       \
     M(POLL, poll, REQUEST)         \
     M(DONE, done, REQUEST)         \
+    M(WHY, why, REQUEST)           \
     M(WELCOME, welcome, REPLY)     \
     M(NOP, nop, REPLY)             \
     M(ACK, ack, REPLY)             \
     M(FENCED, fenced, REPLY)       \
     M(REFUSED, refused, REPLY)     \
+    M(WAITS, waits, REPLY)         \
     M(JOIN, join, COMMAND)         \
     M(INIT, init, COMMAND)         \
     M(PRETRAIN, pretrain, COMMAND) \
@@ -114,6 +117,9 @@ typedef struct k2_wire_engines {
     F(U64S, values, K2_PEERS_MAX)             \
     F(METRICS, metrics, K2_WIRE_METRICS_MAX)
 
+/* Somebody, who need not be a worker (0 in the header then), asks what is waited for: answered with WAITS. */
+#define K2_WIRE_FIELDS_why(F)
+
 /* ---- replies ---- */
 /* worker and incarnation in the header are the worker's from now on. */
 #define K2_WIRE_FIELDS_welcome(F)         \
@@ -128,6 +134,23 @@ typedef struct k2_wire_engines {
 #define K2_WIRE_FIELDS_refused(F) \
     F(U64, code, 0)               \
     F(STR, text, K2_WIRE_TEXT_MAX)
+
+/* The wait-for chain from the step down; the lists run side by side. A wait's number is its place from 1: `parents` are such
+ * numbers, 0 = the top, and so is culprit, 0 = none found. pids: 0 = none. left_ms: until the deadline, 0 = it has passed,
+ * UINT64_MAX = none. silent_ms: since when the process owes a POLL, 0 = it owes none. */
+#define K2_WIRE_FIELDS_waits(F)             \
+    F(STR, run_id, K2_WIRE_TEXT_MAX)        \
+    F(STR, phase, K2_WIRE_NAME_MAX)         \
+    F(U64, iteration, 0)                    \
+    F(U64, version, 0)                      \
+    F(U64, culprit, 0)                      \
+    F(STRS, what, K2_WIRE_WAITS_MAX)        \
+    F(STRS, owners, K2_WIRE_WAITS_MAX)      \
+    F(U64S, parents, K2_WIRE_WAITS_MAX)     \
+    F(U64S, pids, K2_WIRE_WAITS_MAX)        \
+    F(U64S, since_ms, K2_WIRE_WAITS_MAX)    \
+    F(U64S, left_ms, K2_WIRE_WAITS_MAX)     \
+    F(U64S, silent_ms, K2_WIRE_WAITS_MAX)
 
 /* ---- commands; the command's id is cmd in the header, it counts up per worker ---- */
 /* to trainers, see trainer/trainer.h */

@@ -1,0 +1,203 @@
+/* Who is blocking: in every phase the process that says nothing is named, and the chain goes from the step down to it. */
+#include "sim.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void all_speak(sim *s)
+{
+    for (uint32_t i = 0; i < s->core->worker_count; i++) s->core->workers[i].owes_poll_ns = 0;
+}
+
+/* Parents stand before their children; exactly the first line is the top; texts are whole. */
+static void check_shape(const k2m_core *m, const k2m_waits *w)
+{
+    char text[K2M_TEXT_MAX];
+    assert_true(w->count >= 1 && w->count <= K2M_WAITS_MAX && w->culprit <= w->count);
+    for (uint32_t i = 0; i < w->count; i++) {
+        assert_true(i == 0 ? w->list[i].parent == 0 : w->list[i].parent >= 1 && w->list[i].parent <= i);
+        assert_true(w->list[i].what[0] && w->list[i].owner[0]);
+        k2m_wait_text(w, i, m->now_ns, text, sizeof text);
+        assert_true(strstr(text, w->list[i].owner) && (strstr(text, "culprit") != NULL) == (w->culprit == i + 1));
+    }
+}
+
+/* Every worker in turn owes its POLL; the youngest silence must lose against the oldest. */
+static void silent_is_named(sim *s)
+{
+    k2m_core *m = s->core;
+    for (uint32_t i = 0; i < m->worker_count; i++) {
+        k2m_worker *w = &m->workers[i], *other = &m->workers[(i + 1) % m->worker_count];
+        char name[K2_WIRE_NAME_MAX];
+        k2m_waits waits;
+        if (w->state != K2M_UP) continue;
+        all_speak(s);
+        w->owes_poll_ns = m->now_ns + 1;
+        other->owes_poll_ns = m->now_ns + K2_NS_PER_S;
+        k2m_core_waits(m, m->now_ns + 2 * K2_NS_PER_S, &waits);
+        check_shape(m, &waits);
+        k2m_worker_name(w, name);
+        assert_true(waits.culprit > 0);
+        assert_string_equal(waits.list[waits.culprit - 1].owner, name);
+        assert_true(waits.list[waits.culprit - 1].silent_ns > K2_NS_PER_S);
+    }
+    all_speak(s);
+}
+
+static void named_in_every_phase(void **state)
+{
+    (void)state;
+    bool seen[K2M_PHASE_COUNT] = {false};
+    for (uint64_t seed = 1; seed < 4; seed++) {
+        sim s;
+        sim_init(&s, seed);
+        s.config.trainer_ranks = 2;
+        s.config.rollout_workers = 3;
+        sim_start_master(&s);
+        for (bool ended = false; !ended;) {
+            ended = sim_run(&s, 1);
+            if (ended) break;
+            seen[s.core->phase] = true;
+            silent_is_named(&s);
+        }
+        assert_int_equal(s.end_code, K2_OK);
+        sim_fini(&s);
+    }
+    static const k2m_phase must[] = {K2M_PHASE_START,   K2M_PHASE_PRETRAIN,   K2M_PHASE_SAVE, K2M_PHASE_TRAIN,
+                                     K2M_PHASE_PUBLISH, K2M_PHASE_DISTRIBUTE, K2M_PHASE_EVAL, K2M_PHASE_GENERATE};
+    for (size_t i = 0; i < K2_COUNT(must); i++)
+        if (!seen[must[i]]) fail_msg("phase %s was not met", k2m_phase_name(must[i]));
+}
+
+static void until(sim *s, k2m_phase phase)
+{
+    for (uint32_t n = 0; n < 100000 && (s->core->phase != phase || s->core->inflight == 0); n++)
+        if (sim_run(s, 1)) fail_msg("the run ended before phase %s", k2m_phase_name(phase));
+}
+
+/* step > group > trajectory > proxy > engine, and the deadline is that of the request. */
+static void chain_of_generation(void **state)
+{
+    (void)state;
+    sim s;
+    sim_init(&s, 5);
+    sim_start_master(&s);
+    until(&s, K2M_PHASE_GENERATE);
+    all_speak(&s);
+    k2m_core *m = s.core;
+    k2m_worker *engine = &m->workers[m->first_rollout];
+    engine->owes_poll_ns = m->now_ns + 1;
+    k2m_waits w;
+    k2m_core_waits(m, m->now_ns + K2_NS_PER_S, &w);
+    const k2m_wait *l = &w.list[w.culprit - 1];
+    static const char *const words[] = {"process", "process", "trajectory", "group", "iteration"};
+    for (size_t i = 0; i < K2_COUNT(words); i++) {
+        assert_non_null(strstr(l->what, words[i]));
+        if (strcmp(words[i], "trajectory") == 0)
+            assert_true(l->deadline_ns == l->since_ns + m->c.config->master_step_timeout_ms * K2_NS_PER_MS);
+        if (i + 1 < K2_COUNT(words)) l = &w.list[l->parent - 1];
+    }
+    assert_int_equal(l->parent, 0);
+    /* All speak: nobody is accused but the oldest answer's own line. */
+    all_speak(&s);
+    k2m_core_waits(m, m->now_ns + K2_NS_PER_S, &w);
+    assert_true(strstr(w.list[w.culprit - 1].what, "trajectory") || m->workers[m->proxy].cmd_type != K2_MSG_NONE ||
+                engine->cmd_type != K2_MSG_NONE || engine->state != K2M_UP);
+    sim_fini(&s);
+}
+
+/* A process that is gone is named, and so is a command that takes long. */
+static void gone_and_late(void **state)
+{
+    (void)state;
+    sim s;
+    sim_init(&s, 6);
+    sim_start_master(&s);
+    until(&s, K2M_PHASE_GENERATE);
+    all_speak(&s);
+    k2m_core *m = s.core;
+    k2m_waits w;
+    k2m_worker *proxy = &m->workers[m->proxy];
+    proxy->state = K2M_DOWN;
+    k2m_core_waits(m, m->now_ns + K2_NS_PER_S, &w);
+    assert_string_equal(w.list[w.culprit - 1].owner, "proxy-0");
+    assert_int_equal(w.list[w.culprit - 1].pid, 0);
+    proxy->state = K2M_UP;
+    for (uint32_t i = 0; i < m->worker_count; i++) m->workers[i].cmd_type = K2_MSG_NONE;
+    proxy->cmd_type = K2_MSG_GATE;
+    proxy->cmd_since_ns = m->now_ns;
+    k2m_core_waits(m, m->now_ns + K2_NS_PER_S, &w);
+    assert_string_equal(w.list[w.culprit - 1].owner, "proxy-0");
+    assert_non_null(strstr(w.list[w.culprit - 1].what, "GATE"));
+    sim_fini(&s);
+}
+
+static void no_record(void *arg, uint32_t type, const void *bytes, size_t len)
+{
+    (void)arg, (void)type, (void)bytes, (void)len;
+}
+
+/* The list is bounded; who is silent is in it all the same. */
+static void many_workers(void **state)
+{
+    (void)state;
+    sim s;
+    sim_init(&s, 7);
+    k2_config config = s.config;
+    config.rollout_workers = 500;
+    k2m_core *m;
+    k2_error err;
+    k2m_core_config cc = {.config = &config, .checkpoints_dir = "", .record = no_record};
+    assert_int_equal(k2m_core_new(&cc, &m, &err), K2_OK);
+    for (uint32_t i = 0; i < m->worker_count; i++) m->workers[i].state = K2M_UP;
+    m->phase = K2M_PHASE_GENERATE;
+    m->workers[m->first_rollout + 499].owes_poll_ns = 1;
+    k2m_waits w;
+    k2m_core_waits(m, 10 * K2_NS_PER_S, &w);
+    check_shape(m, &w);
+    assert_string_equal(w.list[w.culprit - 1].owner, "rollout-499");
+    k2m_core_free(m);
+    sim_fini(&s);
+}
+
+/* A lease that runs out leaves the chain in the log, with the name. */
+static void deadline_is_logged(void **state)
+{
+    (void)state;
+    sim s;
+    sim_init(&s, 8);
+    sim_start_master(&s);
+    until(&s, K2M_PHASE_GENERATE);
+    all_speak(&s);
+    k2m_core *m = s.core;
+    m->workers[m->first_rollout].owes_poll_ns = m->now_ns + 1;
+    for (uint32_t i = 0; i < m->worker_count; i++) m->workers[i].lease_ns = UINT64_MAX;
+    m->workers[m->first_rollout].lease_ns = m->now_ns + K2_NS_PER_S;
+    k2m_event tick = {.type = K2M_EV_TICK, .now_ns = m->now_ns + 2 * K2_NS_PER_S};
+    const k2m_outbox *out = k2m_core_step(m, &tick);
+    uint32_t lines = 0, culprits = 0;
+    for (uint32_t i = 0; i < out->count; i++) {
+        const k2m_action *a = &out->list[i];
+        if (a->type != K2M_ACT_LOG || strncmp(a->text, "wait ", 5) != 0) continue;
+        lines++;
+        culprits += strstr(a->text, "rollout-0") && strstr(a->text, "culprit");
+    }
+    assert_true(lines >= 3);
+    assert_int_equal(culprits, 1);
+    sim_fini(&s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(named_in_every_phase), cmocka_unit_test(chain_of_generation), cmocka_unit_test(gone_and_late),
+        cmocka_unit_test(many_workers),         cmocka_unit_test(deadline_is_logged),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
