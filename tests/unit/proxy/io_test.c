@@ -39,8 +39,9 @@ static const k2_digest A = {0xaaaa, 0xbbbb};
 
 static void start(const k2i_px_io_config *config)
 {
+    /* Long deadlines: on a busy machine a sound engine must not be taken for a stalled one. */
     static const k2i_px_io_config usual = {
-        .queue_max = 100, .retries = 5, .health_ms = 20, .connect_ms = 500, .stall_ms = 60, .wait_ms = 2000};
+        .queue_max = 100, .retries = 5, .health_ms = 20, .connect_ms = 5000, .stall_ms = 10000, .wait_ms = 20000};
     k2_error err;
     uint16_t port;
     memset(stubs, 0, sizeof stubs);
@@ -355,7 +356,8 @@ static void other_faults(void **state)
 {
     (void)state;
     answer r;
-    start(NULL);
+    start(&(k2i_px_io_config){
+        .queue_max = 100, .retries = 5, .health_ms = 20, .connect_ms = 500, .stall_ms = 60, .wait_ms = 2000});
     engines(1); /* one engine: what fails is asked again when it is healthy */
     for (int fault = 0; fault < 6; fault++)
         for (int stream = 0; stream < 2; stream++) {
