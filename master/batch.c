@@ -86,13 +86,22 @@ static void tell(void *arg)
                                   .digest = io->batch_digest});
 }
 
+/* The line lets anyone count afterwards that no trajectory was trained in two steps, and none in no step. A batch that is made
+ * anew after a crash tells the same step and group again. */
+static void take(k2m_io *io, lists *l, uint64_t step, uint64_t group, uint32_t size)
+{
+    uint32_t before = l->count;
+    for (uint32_t k = 0; k < size; k++) add(io, l, k2_replay_id(group, k));
+    K2_LOG_DEBUG(io->log, "batch step=%llu group=%llu trajectories=%u", (unsigned long long)step, (unsigned long long)group,
+                 l->count - before);
+}
+
 void k2m_batch_make(k2m_io *io, uint64_t step)
 {
     lists l = {0};
     uint64_t group;
     uint32_t size;
-    for (uint32_t at = 0; k2_replay_group_next(io->core->replay, step, &at, &group, &size);)
-        for (uint32_t k = 0; k < size; k++) add(io, &l, k2_replay_id(group, k));
+    for (uint32_t at = 0; k2_replay_group_next(io->core->replay, step, &at, &group, &size);) take(io, &l, step, group, size);
     k2_buf bytes;
     k2_buf_init(&bytes, (size_t)1 << 40);
     k2_error err = {0};

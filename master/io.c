@@ -162,6 +162,10 @@ void k2m_io_event(k2m_io *io, k2m_event *ev)
     if (io->ended) return;
     ev->now_ns = k2_loop_now_ns(io->loop);
     const k2m_outbox *out = k2m_core_step(io->core, ev);
+    if (io->phase_told != io->core->phase) { /* log.level debug: what a fault hit can be read from the log */
+        io->phase_told = io->core->phase;
+        K2_LOG_DEBUG(io->log, "phase %s", k2m_phase_name(io->phase_told));
+    }
     uint64_t needs = k2_journal_next_seq(io->journal) - 1;
     for (uint32_t i = 0; i < out->count; i++) hold(io, &out->list[i], needs);
     pump_journal(io);

@@ -111,6 +111,7 @@ typedef struct k2m_io {
     k2_journal *journal;
     k2_journal_batch *writing; /* sealed, not yet given to the disk */
     bool write_busy, fault_told;
+    k2m_phase phase_told; /* the last that the log has */
     char *checkpoints_dir;
     k2_error write_error, writer_error; /* the loop's; the writer's while it is busy */
     uint64_t state_seq; /* of the last STATE record */

@@ -446,6 +446,19 @@ static k2_code write_papers(const k2m_run *r, k2_error *err)
     return code;
 }
 
+/* A journal that was removed would let the run begin anew over checkpoints that it knows nothing about. */
+static k2_code compare_journal(const k2m_run *r, const k2_journal *journal, k2_error *err)
+{
+    char *latest = k2_asprintf("%s/checkpoints/latest", r->config.run_dir);
+    bool lost = k2_journal_next_seq(journal) == 1 && k2_file_exists(latest);
+    k2_free(latest);
+    if (!lost) return K2_OK;
+    return k2_error_set(err, K2_CORRUPT,
+                        "%s: its journal is empty although it has checkpoints; put journal/data.mdb back, or choose "
+                        "another run.dir",
+                        r->config.run_dir);
+}
+
 k2_code k2m_run_prepare(k2m_run *r, k2_journal **journal, k2_error *err)
 {
     char *dir = k2_asprintf("%s/journal", r->config.run_dir);
@@ -453,7 +466,8 @@ k2_code k2m_run_prepare(k2m_run *r, k2_journal **journal, k2_error *err)
     k2_code code = k2_journal_open(&jc, journal, err);
     k2_free(dir);
     if (code != K2_OK) return code;
-    code = make_dirs(r, err);
+    code = compare_journal(r, *journal, err);
+    if (code == K2_OK) code = make_dirs(r, err);
     if (code == K2_OK) code = generate(r, err);
     data_paths(r);
     if (code == K2_OK) code = load_data(r, true, err);

@@ -13,9 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FORMAT         1u
+#define READERS_BYTES  8192  /* of lock.mdb: LMDB's own size for its table of readers */
 #define TRUNCATE_SLICE 4096u /* records deleted in one transaction: bounds its dirty pages */
 
 typedef struct store {
@@ -90,6 +92,68 @@ static int tables_open(store *s, meta *m)
     return rc;
 }
 
+/* LMDB makes its table of readers a hole in a file and writes into it through the map: on a full disk that is a SIGBUS. */
+static k2_code readers_reserve(const store *s, k2_error *err)
+{
+    char *path = k2_asprintf("%s/lock.mdb", s->dir);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644), rc = fd < 0 ? errno : posix_fallocate(fd, 0, READERS_BYTES);
+    if (fd >= 0) close(fd);
+    if (fd >= 0 && rc != ENOSPC && rc != EDQUOT) rc = 0; /* a file system that cannot say so in advance */
+    k2_code code = rc == 0 ? K2_OK : k2_error_errno(err, rc, "journal: %s", path);
+    k2_free(path);
+    return code;
+}
+
+/* Both tables, the meta record and every record by number, each looked up from the root: that way LMDB checks the kind of each
+ * page it meets. Nothing is made. */
+static bool readable(store *s)
+{
+    MDB_txn *txn;
+    meta m;
+    MDB_val key = {sizeof "meta", (void *)"meta"}, value;
+    if (mdb_txn_begin(s->env, NULL, MDB_RDONLY, &txn) != 0) return false;
+    bool ok = mdb_dbi_open(txn, "records", MDB_INTEGERKEY, &s->records) == 0 && mdb_dbi_open(txn, "meta", 0, &s->meta) == 0 &&
+              mdb_get(txn, s->meta, &key, &value) == 0 && value.mv_size == sizeof m;
+    MDB_stat stat = {0};
+    if (ok) memcpy(&m, value.mv_data, sizeof m);
+    ok = ok && m.format == FORMAT && mdb_stat(txn, s->records, &stat) == 0 && stat.ms_entries < m.next_seq;
+    k2_buf copy;
+    k2_buf_init(&copy, K2_JOURNAL_RECORD_MAX + sizeof(k2i_record_header));
+    for (uint64_t seq = ok ? m.next_seq - stat.ms_entries : 0; ok && seq < m.next_seq; seq++) {
+        k2_journal_record record;
+        key = (MDB_val){sizeof seq, &seq};
+        ok = mdb_get(txn, s->records, &key, &value) == 0;
+        k2_buf_clear(&copy);
+        if (ok) k2_buf_append(&copy, value.mv_data, value.mv_size);
+        ok = ok && k2i_record_check(s->dir, seq, copy.data, copy.len, &record, NULL) == K2_OK;
+    }
+    k2_buf_fini(&copy);
+    mdb_txn_abort(txn);
+    return ok;
+}
+
+/* A data.mdb that ends before the last page in use: reading there through the map would be a SIGBUS. LMDB itself leaves such a
+ * file when the last pages were taken and given back in one transaction; so the hole is filled with zeros, and the journal is
+ * taken only if nothing in it stood there. */
+static k2_code cut_refuse(store *s, k2_error *err)
+{
+    MDB_envinfo info;
+    MDB_stat stat;
+    struct stat st;
+    int fd, rc = mdb_env_info(s->env, &info);
+    if (rc == 0) rc = mdb_env_stat(s->env, &stat);
+    if (rc == 0) rc = mdb_env_get_fd(s->env, &fd);
+    if (rc == 0 && fstat(fd, &st) != 0) rc = errno;
+    if (rc != 0) return fail(s, rc, "open", err);
+    off_t whole = ((off_t)info.me_last_pgno + 1) * (off_t)stat.ms_psize;
+    if (st.st_size >= whole) return K2_OK;
+    if (ftruncate(fd, whole) != 0) return fail(s, errno, "open", err);
+    if (readable(s)) return K2_OK;
+    if (ftruncate(fd, st.st_size) != 0) return fail(s, errno, "open", err);
+    return k2_error_set(err, K2_CORRUPT, "journal %s: data.mdb was cut: it has %lld bytes, %lld are in use", s->dir,
+                        (long long)st.st_size, (long long)whole);
+}
+
 /* The number of the first record, or `next` where there is none. */
 static int first_seq(const store *s, uint64_t next, uint64_t *first)
 {
@@ -122,10 +186,13 @@ static void lmdb_close(void *arg)
 static k2_code env_open(store *s, uint64_t *first, uint64_t *next, k2_error *err)
 {
     meta m = {0};
+    k2_code code = readers_reserve(s, err);
+    if (code != K2_OK) return code;
     int rc = mdb_env_create(&s->env);
     if (rc == 0) rc = mdb_env_set_mapsize(s->env, (size_t)s->map_bytes);
     if (rc == 0) rc = mdb_env_set_maxdbs(s->env, 2);
     if (rc == 0) rc = mdb_env_open(s->env, s->dir, MDB_NOTLS, 0644);
+    if (rc == 0 && (code = cut_refuse(s, err)) != K2_OK) return code;
     if (rc == 0) rc = tables_open(s, &m);
     if (rc == 0) rc = first_seq(s, m.next_seq, first);
     if (rc != 0) return fail(s, rc, "open", err);
@@ -145,11 +212,15 @@ static k2_code lmdb_open(const k2_journal_config *config, void **out, uint64_t *
     s->map_bytes = (config->map_bytes + 4095) / 4096 * 4096;
     s->lock_fd = -1;
     code = lock_take(s, err);
+    char *data = k2_asprintf("%s/data.mdb", s->dir);
+    bool locked = code == K2_OK, fresh = !k2_file_exists(data);
     if (code == K2_OK) code = env_open(s, first, next, err);
     if (code != K2_OK) {
+        if (locked && fresh) (void)unlink(data); /* half a header (the disk is full): the next start is the first one again */
         lmdb_close(s);
-        return code;
     }
+    k2_free(data);
+    if (code != K2_OK) return code;
     *out = s;
     return K2_OK;
 }

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -164,10 +165,71 @@ static void foreign_files_are_refused(void **state)
     k2_dir_remove(dir, NULL);
 }
 
+static bool count(void *arg, const k2_journal_record *r)
+{
+    *(uint64_t *)arg = r->seq;
+    return true;
+}
+
+/* Cut at every byte of the last record, and at other places: an error, never a signal, never fewer records than were committed;
+ * and the file is left as it was found. */
+static void a_cut_file_is_refused(void **state)
+{
+    (void)state;
+    enum { LAST = 2500 };
+    char memory[] = "/dev/shm/k2journal.XXXXXX", disk[] = "/tmp/k2journal.XXXXXX", *dir = mkdtemp(memory);
+    if (!dir) dir = mkdtemp(disk);
+    assert_non_null(dir);
+    k2_journal *j = open_or_fail(dir);
+    static char words[LAST];
+    memset(words, 7, sizeof words);
+    for (uint64_t seq = 1; seq <= 300; seq++) {
+        assert_int_equal(k2_journal_append(j, 5, words, seq < 300 ? 320 : LAST, NULL, NULL), K2_OK);
+        if (seq % 10 == 0) assert_int_equal(k2_journal_commit(j, NULL), K2_OK);
+    }
+    k2_journal_close(j);
+    char *path = k2_asprintf("%s/data.mdb", dir), *whole;
+    size_t size, refused = 0;
+    assert_int_equal(k2_file_read(path, 64 << 20, &whole, &size, NULL), K2_OK);
+    k2_journal_config c = {.kind = K2_JOURNAL_LMDB, .dir = dir, .map_bytes = 64 << 20};
+    const char *record = memmem(whole, size, words, LAST);
+    assert_non_null(record);
+    size_t from = (size_t)(record - whole), to = from + LAST;
+    for (size_t cut = size - 1; cut > 0; cut -= cut > from && cut <= to ? 1 : K2_MIN(cut, 500)) {
+        if (cut > to && cut < to + 500) cut = to - 1;
+        assert_int_equal(truncate(path, (off_t)cut), 0);
+        k2_error err = {0};
+        uint64_t last = 0;
+        if (k2_journal_open(&c, &j, &err) == K2_OK) { /* what is gone was free space, or zeros */
+            assert_int_equal(k2_journal_durable_seq(j), 300);
+            assert_int_equal(k2_journal_read(j, 0, count, &last, &err), K2_OK);
+            assert_int_equal(last, 300);
+            assert_true(cut >= to);
+            k2_journal_close(j);
+            continue;
+        }
+        refused++;
+        assert_int_equal(err.code, K2_CORRUPT);
+        struct stat st;
+        assert_int_equal(stat(path, &st), 0);
+        assert_int_equal(st.st_size, cut);
+    }
+    assert_true(refused >= LAST);
+    int fd = open(path, O_WRONLY | O_TRUNC);
+    assert_int_equal(write(fd, whole, size), size);
+    close(fd);
+    j = open_or_fail(dir);
+    assert_int_equal(k2_journal_durable_seq(j), 300);
+    k2_journal_close(j);
+    k2_free(whole);
+    k2_free(path);
+    k2_dir_remove(dir, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(committed_records_survive_kill),
                                        cmocka_unit_test(damage_is_found_with_its_number),
-                                       cmocka_unit_test(foreign_files_are_refused)};
+                                       cmocka_unit_test(foreign_files_are_refused), cmocka_unit_test(a_cut_file_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
