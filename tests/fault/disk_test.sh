@@ -71,7 +71,7 @@ for what in cut empty gone; do
   case $what in
     cut) truncate -s 20000 "$data"; said='data.mdb was cut: it has 20000 bytes, [0-9]+ are in use' ;;
     empty) truncate -s 0 "$data"; said='its journal is empty although it has checkpoints' ;;
-    gone) rm -r "$SCRATCH/$what/journal"; said='its journal is empty although it has checkpoints' ;;
+    gone) rm -r "$SCRATCH/$what/journal"; said='data.mdb: is missing' ;;
   esac
   refused "$what" 2 "$said"
   [ "$what" = gone ] || cp "$SCRATCH/calm/journal/data.mdb" "$data"
