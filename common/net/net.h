@@ -39,7 +39,8 @@ typedef struct k2_net_call k2_net_call;
 /* k2_net_listen - take requests.
  *
  * memory   msg is on_request's for the duration of the call (k2_msg_copy what is to stay)
- * keeps    what does not decode is answered with REFUSED and never delivered; so is what passes K2_NET_CALLS_MAX
+ * keeps    what does not decode is answered with REFUSED and never delivered; so is what passes K2_NET_CALLS_MAX. A request
+ *          that comes again while it waits for its reply counts once, however often it comes and however full it is
  * errors   BUSY when the address is in use; BAD_INPUT for a URL that is none of ours; IO
  */
 k2_net_server *k2_net_listen(k2_loop *loop, const char *url,

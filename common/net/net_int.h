@@ -49,6 +49,9 @@ typedef struct k2i_key {
     uint64_t worker, incarnation, seq;
 } k2i_key;
 
+uint32_t k2i_key_hash(k2i_key key);
+bool k2i_key_equal(k2i_key a, k2i_key b);
+
 typedef struct k2i_replies k2i_replies;
 k2i_replies *k2i_replies_new(uint32_t count_max, size_t bytes_max);
 void k2i_replies_free(k2i_replies *r);

@@ -19,12 +19,17 @@ struct k2i_replies {
     size_t bytes, bytes_max;
 };
 
-static uint32_t bucket(const k2i_replies *r, k2i_key key)
+uint32_t k2i_key_hash(k2i_key key)
 {
-    return (uint32_t)k2_hash64(&key, sizeof key, 0) & r->mask;
+    return (uint32_t)k2_hash64(&key, sizeof key, 0);
 }
 
-static bool key_equal(k2i_key a, k2i_key b)
+static uint32_t bucket(const k2i_replies *r, k2i_key key)
+{
+    return k2i_key_hash(key) & r->mask;
+}
+
+bool k2i_key_equal(k2i_key a, k2i_key b)
 {
     return a.worker == b.worker && a.incarnation == b.incarnation && a.seq == b.seq;
 }
@@ -78,7 +83,7 @@ void k2i_replies_put(k2i_replies *r, k2i_key key, const void *bytes, size_t n)
 const void *k2i_replies_get(const k2i_replies *r, k2i_key key, size_t *n)
 {
     for (uint32_t i = r->heads[bucket(r, key)]; i != NONE; i = r->ring[i].chain) {
-        if (!key_equal(r->ring[i].key, key)) continue;
+        if (!k2i_key_equal(r->ring[i].key, key)) continue;
         *n = r->ring[i].n;
         return r->ring[i].bytes;
     }

@@ -5,6 +5,9 @@
  * loop's.
  *
  *   receiving ──message──► arrived (in the inbox) ──► held by a call ──k2_net_reply──► sending ──► receiving
+ *
+ * A request that comes again (its asker sends it every so often, and after each break) never takes a second place: it is
+ * looked up before anything is counted, takes over its call, and the context that the call held goes back to receiving.
  */
 #include "common/net/net_int.h"
 
@@ -14,6 +17,8 @@
 
 #define IDLE_SLOTS 8u /* receiving at any time, so that a burst is not answered one by one */
 #define SLOTS_MAX  (K2_NET_CALLS_MAX + IDLE_SLOTS)
+#define BUCKETS    16384u /* of the hash over the calls: a power of two, so that a chain has half a call */
+_Static_assert(BUCKETS >= K2_NET_CALLS_MAX && (BUCKETS & (BUCKETS - 1)) == 0, "short chains, and a mask");
 
 typedef struct slot {
     k2_net_server *server;
@@ -25,8 +30,8 @@ typedef struct slot {
 
 struct k2_net_call {
     k2_net_server *server;
-    struct k2_net_call *next, *prev;
-    slot *slot; /* the newest that this request came through */
+    struct k2_net_call *next, *prev; /* of its bucket */
+    slot *slot;                      /* the newest that this request came through */
     k2i_key key;
     uint64_t cmd;
 };
@@ -39,7 +44,7 @@ struct k2_net_server {
     void *arg;
     slot **slots;
     uint32_t slots_n, idle;
-    k2_net_call *calls;
+    k2_net_call **calls; /* [BUCKETS], by key */
     uint32_t calls_n;
     k2i_replies *replies;
     k2_buf buf; /* of the reply in hand */
@@ -109,6 +114,7 @@ static void server_leave(k2_net_server *server)
         k2_free(server->slots[i]);
     }
     k2_free(server->slots);
+    k2_free(server->calls);
     k2i_replies_free(server->replies);
     k2_buf_fini(&server->buf);
     k2i_bridge_fini(&server->bridge);
@@ -117,11 +123,17 @@ static void server_leave(k2_net_server *server)
 
 /* ---- calls -------------------------------------------------------------------------------------------------------- */
 
+static k2_net_call **bucket(const k2_net_server *server, k2i_key key)
+{
+    return &server->calls[k2i_key_hash(key) & (BUCKETS - 1)];
+}
+
 static void call_link(k2_net_server *server, k2_net_call *call)
 {
-    call->next = server->calls;
-    if (server->calls) server->calls->prev = call;
-    server->calls = call;
+    k2_net_call **head = bucket(server, call->key);
+    call->next = *head;
+    if (*head) (*head)->prev = call;
+    *head = call;
     server->calls_n++;
 }
 
@@ -130,15 +142,15 @@ static void call_unlink(k2_net_call *call)
     if (call->prev)
         call->prev->next = call->next;
     else
-        call->server->calls = call->next;
+        *bucket(call->server, call->key) = call->next;
     if (call->next) call->next->prev = call->prev;
     call->server->calls_n--;
 }
 
 static k2_net_call *call_find(const k2_net_server *server, k2i_key key)
 {
-    for (k2_net_call *call = server->calls; call; call = call->next)
-        if (memcmp(&call->key, &key, sizeof key) == 0) return call;
+    for (k2_net_call *call = *bucket(server, key); call; call = call->next)
+        if (k2i_key_equal(call->key, key)) return call;
     return NULL;
 }
 
@@ -155,30 +167,43 @@ static void slot_refuse(slot *s, const k2_msg *request, k2_code code, const char
     slot_send(s, s->server->buf.data, s->server->buf.len);
 }
 
-static void request_deliver(slot *s, const k2_msg *msg)
+/* True when the request had come before: its reply is given once more, or its call goes on waiting. Costs no place. */
+static bool request_again(slot *s, k2i_key key)
 {
     k2_net_server *server = s->server;
-    k2i_key key = {msg->worker, msg->incarnation, msg->seq};
     size_t n;
     const void *known = k2i_replies_get(server->replies, key, &n);
     if (known) {
         slot_send(s, known, n);
-        return;
+        return true;
     }
     k2_net_call *call = call_find(server, key);
-    if (call) {
-        /* Sent again, over a new connection or because the reply takes long: the newest way back is the one that stands. The
-         * older context forgets its request by receiving. */
-        server->idle++;
-        nng_ctx_recv(call->slot->ctx, call->slot->aio);
-        call->slot = s;
-        return;
-    }
+    if (!call) return false;
+    /* Over a new connection or because the reply takes long: the newest way back is the one that stands. The older context
+     * forgets its request by receiving. */
+    server->idle++;
+    nng_ctx_recv(call->slot->ctx, call->slot->aio);
+    call->slot = s;
+    return true;
+}
+
+static void request_deliver(slot *s, const k2_msg *msg)
+{
+    k2_net_server *server = s->server;
+    k2i_key key = {msg->worker, msg->incarnation, msg->seq};
+    if (request_again(s, key)) return;
     if (k2_msg_class_of(msg->type) != K2_MSG_CLASS_REQUEST) {
         slot_refuse(s, msg, K2_BAD_INPUT, "this message is no request");
         return;
     }
-    call = k2_alloc(sizeof *call);
+    /* A failure to open one more shows when none is left. */
+    if (server->idle < IDLE_SLOTS && server->slots_n < SLOTS_MAX) slot_open(server);
+    /* The last slots are never held: they say that there are too many, and let those that wait ask again. */
+    if (server->idle == 0 || server->calls_n == K2_NET_CALLS_MAX) {
+        slot_refuse(s, msg, K2_FULL, "too many requests wait for a reply");
+        return;
+    }
+    k2_net_call *call = k2_alloc(sizeof *call);
     *call = (k2_net_call){.server = server, .slot = s, .key = key, .cmd = msg->cmd};
     call_link(server, call);
     server->on_request(server->arg, call, msg);
@@ -202,14 +227,7 @@ static void slot_arrived(void *arg)
         slot_refuse(s, &msg, code == K2_INCOMPLETE ? K2_BAD_INPUT : code, err.text);
         return;
     }
-    /* A failure to open one more shows when none is left. */
-    if (server->idle < IDLE_SLOTS && server->slots_n < SLOTS_MAX) slot_open(server);
-    /* The last slots are never held: they say that there are too many. */
-    bool full = server->idle == 0 || server->slots_n - server->idle > K2_NET_CALLS_MAX;
-    if (full)
-        slot_refuse(s, &msg, K2_FULL, "too many requests wait for a reply");
-    else
-        request_deliver(s, &msg); /* may close the server */
+    request_deliver(s, &msg); /* may close the server */
     k2_msg_free(&msg);
 }
 
@@ -266,6 +284,7 @@ k2_net_server *k2_net_listen(k2_loop *loop, const char *url,
     *server = (k2_net_server){.socket = socket, .on_request = on_request, .arg = arg};
     k2i_bridge_init(&server->bridge, loop);
     server->slots = k2_alloc_array(SLOTS_MAX, sizeof *server->slots);
+    server->calls = k2_alloc_array(BUCKETS, sizeof *server->calls);
     server->replies = k2i_replies_new(K2_NET_REPLIES_MAX, K2_NET_REPLY_BYTES_MAX);
     k2_buf_init(&server->buf, K2_WIRE_BYTES_MAX);
     nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, K2_WIRE_BYTES_MAX);
@@ -295,10 +314,11 @@ void k2_net_server_close(k2_net_server *server)
 {
     if (!server) return;
     k2i_bridge_close(&server->bridge);
-    while (server->calls) {
-        k2_net_call *call = server->calls;
-        call_unlink(call);
-        k2_free(call);
-    }
+    for (uint32_t i = 0; i < BUCKETS; i++)
+        while (server->calls[i]) {
+            k2_net_call *call = server->calls[i];
+            call_unlink(call);
+            k2_free(call);
+        }
     k2i_net_close_bounded(close_socket, server);
 }
