@@ -4,7 +4,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CLOSE_WAIT_S 1
+#define CLOSE_WAIT_NS       K2_NS_PER_S
+#define CLOSE_WAIT_STUCK_NS (10 * K2_NS_PER_MS)
 
 void k2i_bridge_init(k2i_bridge *b, k2_loop *loop)
 {
@@ -63,8 +64,16 @@ void k2i_net_close_bounded(void *(*close)(void *arg), void *arg)
         close(arg); /* out of threads: then without the bound */
         return;
     }
+    /* One thread of nng's ends all sockets of the process, one after the other, and it is this thread that hangs: no later
+     * close can end either. A hundred of them shall not wait a second each. */
+    static atomic_bool stuck;
+    uint64_t wait_ns = atomic_load(&stuck) ? CLOSE_WAIT_STUCK_NS : CLOSE_WAIT_NS;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += CLOSE_WAIT_S;
-    if (pthread_timedjoin_np(thread, NULL, &until) != 0) pthread_detach(thread);
+    uint64_t ns = (uint64_t)until.tv_nsec + wait_ns;
+    until.tv_sec += (time_t)(ns / K2_NS_PER_S);
+    until.tv_nsec = (long)(ns % K2_NS_PER_S);
+    if (pthread_timedjoin_np(thread, NULL, &until) == 0) return;
+    atomic_store(&stuck, true);
+    pthread_detach(thread);
 }

@@ -10,7 +10,8 @@
  * must make that harmless.)
  *
  * Lifetime: close before k2_loop_free; a closed object calls nobody any more. A close takes milliseconds, at worst a second
- * (nng can wait for ever for a message that arrives at that moment; what it holds then stays until the process ends). All
+ * (nng can wait for ever for a message that arrives at that moment; what it holds then stays until the process ends, and so
+ * does what is closed after it). All
  * functions are for the loop's thread.
  * URLs: ipc://<absolute path> and tcp://<address>:<port>; a listener's port 0 takes a free one.
  */

@@ -38,9 +38,9 @@ bool k2i_bridge_closing(k2i_bridge *b);
 /* True for the one that gave back the last of refs, and must release the memory. */
 bool k2i_bridge_leave(k2i_bridge *b);
 
-/* Run close(arg) on a thread of its own, and wait for its end for at most a second. nng 1.5 can wait for ever in nng_close
- * when a message arrives at that very moment (its stopped receive is never completed); then that thread stays behind, with
- * what it holds. */
+/* Run close(arg) on a thread of its own, and wait for its end for at most a second, or 10 ms once one has not ended. nng 1.5
+ * can wait for ever in nng_close when a message arrives at that very moment (its stopped receive is never completed); then that
+ * thread stays behind, with what it holds. */
 void k2i_net_close_bounded(void *(*close)(void *arg), void *arg);
 
 /* ---- the last replies, by request --------------------------------------------------------------------------------- */
