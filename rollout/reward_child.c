@@ -9,7 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRIES 2 /* of one item, when the command ends or talks nonsense: it may have been the item before that made it */
+#define GRACE_NS K2_NS_PER_S /* from the end of its output to its own: the exit status comes behind */
+#define TRIES    2 /* of one item, when the command ends or talks nonsense: it may have been the item before that made it */
 
 typedef struct call {
     k2i_score_batch *batch;
@@ -23,6 +24,7 @@ typedef struct proc {
     k2i_rewarder *owner; /* NULL: given up */
     k2_child *child;     /* NULL once reaped */
     bool closed;         /* its pipe */
+    k2_timer *grace;     /* from there to its end */
     int exit_code, term_signal;
     k2_buf line;
 } proc;
@@ -102,6 +104,8 @@ static void give_up(k2i_rewarder *r)
     if (!p) return;
     r->proc = NULL;
     p->owner = NULL;
+    k2_timer_stop(p->grace);
+    p->grace = NULL;
     if (p->child) k2_child_kill(p->child, SIGKILL);
 }
 
@@ -142,10 +146,20 @@ static void over(proc *p)
 static void on_exit(void *arg, int exit_code, int term_signal)
 {
     proc *p = arg;
+    k2_timer_stop(p->grace);
+    p->grace = NULL;
     p->child = NULL;
     p->exit_code = exit_code;
     p->term_signal = term_signal;
     over(p);
+}
+
+static void on_grace(void *arg)
+{
+    proc *p = arg;
+    k2_timer_stop(p->grace);
+    p->grace = NULL;
+    if (p->child) k2_child_kill(p->child, SIGKILL); /* one that closes its output has nothing more to say */
 }
 
 static void on_close(void *arg, k2_code why, const char *text)
@@ -154,7 +168,7 @@ static void on_close(void *arg, k2_code why, const char *text)
     (void)why;
     (void)text;
     p->closed = true;
-    if (p->child) k2_child_kill(p->child, SIGKILL); /* one that closes its output has nothing more to say */
+    if (p->child && p->owner) p->grace = k2_timer_start(p->owner->loop, GRACE_NS, 0, on_grace, p);
     over(p);
 }
 
@@ -215,7 +229,8 @@ static bool spawn(k2i_rewarder *r, k2_error *err)
     p->owner = r;
     k2_buf_init(&p->line, K2I_SCORE_LINE_MAX);
     static const char *const env[] = {"K2RL_TOKEN", NULL}; /* takes it away: the run's secret is no business of the command's */
-    const k2_child_spec spec = {.argv = argv, .env = env, .io = &io_ops, .io_arg = p, .on_exit = on_exit, .arg = p};
+    const k2_child_spec spec = {
+        .argv = argv, .env = env, .io = &io_ops, .io_arg = p, .on_exit = on_exit, .arg = p, .guarded = true};
     p->child = k2_child_spawn(r->loop, &spec, err);
     if (!p->child) {
         k2_free(p);

@@ -32,6 +32,7 @@ struct k2_child {
 typedef struct plan {
     char path[PATH_MAX];
     char *const *argv;
+    char **guarded_argv; /* NULL, or argv behind the guard's own words */
     char **env;
     const char *cwd;
     int fds[3];  /* become 0, 1, 2; -1 = leave as it is */
@@ -39,7 +40,22 @@ typedef struct plan {
     int io_ours; /* our end of the io stream, or -1 */
     pid_t parent;
     bool outlives_us;
+    int death_signal; /* that the kernel sends when we end */
 } plan;
+
+/* The kernel's parent-death signal reaches one process, not what that one has started, and a program that is killed with its
+ * parent cannot clean up. So this shell stays in front of a guarded program: on the signal it kills the whole group. It is a
+ * program of its own, because a mere fork of ours would keep a copy of all our memory. Stdin goes by way of 3, since a
+ * background command has none, and the guard lets go of both ends, so that they close with the program's; then it ends as the
+ * program did. */
+static const char guard_script[] = "trap 'kill -9 0' USR1\n"
+                                   "exec 3<&0\n"
+                                   "\"$@\" <&3 3<&- &\n"
+                                   "exec </dev/null >/dev/null 3<&-\n"
+                                   "wait $!\n"
+                                   "s=$?\n"
+                                   "[ $s -le 128 ] || kill -$((s - 128)) $$ 2>/dev/null\n"
+                                   "exit $s\n";
 
 extern char **environ;
 
@@ -117,8 +133,24 @@ static k2_code open_input(const k2_child_spec *spec, plan *p, k2_error *err)
     return K2_OK;
 }
 
+static k2_code guard(plan *p, k2_error *err)
+{
+    static const char *const words[] = {"sh", "-c", guard_script, "k2rl-guard"};
+    size_t n = 0, k = K2_COUNT(words);
+    if (access(p->path, X_OK) != 0) return k2_error_errno(err, errno, "program %s", p->path);
+    while (p->argv[n]) n++;
+    p->guarded_argv = k2_alloc_array(k + n + 1, sizeof *p->guarded_argv);
+    for (size_t i = 0; i < k; i++) p->guarded_argv[i] = (char *)(uintptr_t)words[i];
+    for (size_t i = 0; i < n; i++) p->guarded_argv[k + i] = p->argv[i];
+    p->argv = p->guarded_argv;
+    p->death_signal = SIGUSR1;
+    memcpy(p->path, "/bin/sh", sizeof "/bin/sh");
+    return K2_OK;
+}
+
 static void plan_fini(plan *p)
 {
+    k2_free(p->guarded_argv);
     for (int i = 0; i < 3; i++)
         if (p->fds[i] >= 0) close(p->fds[i]);
     k2_free(p->env);
@@ -132,8 +164,10 @@ static k2_code plan_init(plan *p, const k2_child_spec *spec, k2_error *err)
                 .report = -1,
                 .io_ours = -1,
                 .parent = getpid(),
-                .outlives_us = spec->outlives_us};
+                .outlives_us = spec->outlives_us,
+                .death_signal = SIGKILL};
     k2_code code = find_program(spec->argv[0], p->path, err);
+    if (code == K2_OK && spec->guarded) code = guard(p, err);
     if (code == K2_OK) code = open_output(spec->stdout_path, &p->fds[1], err);
     if (code == K2_OK) code = open_output(spec->stderr_path, &p->fds[2], err);
     if (code == K2_OK) code = open_input(spec, p, err);
@@ -167,7 +201,7 @@ _Noreturn static void child_main(const plan *p)
         if (s != SIGKILL && s != SIGSTOP) signal(s, SIG_DFL);
     setpgid(0, 0);
     if (!p->outlives_us) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        prctl(PR_SET_PDEATHSIG, p->death_signal);
         if (getppid() != p->parent) _exit(127); /* the parent ended before the line above: nobody would tell us any more */
     }
     for (int i = 0; i < 3; i++)

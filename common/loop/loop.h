@@ -186,6 +186,8 @@ typedef struct k2_child_spec {
     void (*on_exit)(void *arg, int exit_code, int term_signal); /* one of both is 0; c is gone when this returns */
     void *arg;
     bool outlives_us;               /* false: the kernel kills it when the thread that spawned it ends, however it ends */
+    bool guarded;                   /* and with it all that it has started: a shell stands in front of it and sees to that; the pid
+                                       is the shell's, and on_exit comes a little later than the end of io */
 } k2_child_spec;
 
 /* k2_child_spawn - start a process in its own process group.

@@ -20,6 +20,21 @@ for role in rollout trainer proxy; do
   echo "kill -9 of $role: same weights"
 done
 
+# A reward that has started something which does not look whether anyone is still there.
+cat >"$SCRATCH/deep.sh" <<'EOF'
+sleep 1000 &
+echo $! >"${0%.sh}.pid"
+wait
+EOF
+start deep --set "reward.command=[\"bash\", \"$SCRATCH/deep.sh\"]" --set reward.timeout_ms=60000
+await "a reward's own child" "test -s $SCRATCH/deep.pid"
+deep=$(cat "$SCRATCH/deep.pid")
+kill -0 "$deep" || fail "the reward's own child is not there"
+kill -9 "$master"
+wait "$wrapper_of" 2>/dev/null || true
+await "the end of the reward's own child" "! kill -0 $deep || grep -q 'State:.Z' /proc/$deep/status"
+echo "kill -9 of the master: nothing that a reward had started is left"
+
 start kill_master
 await "iteration 3 of kill_master" "iteration_runs 3 kill_master"
 left=$(for role in rollout trainer proxy; do workers "$role" "$master"; done)

@@ -105,6 +105,30 @@ static void exit_codes_arrive(void **state)
     }
 }
 
+static void a_guard_ends_as_its_program_does(void **state)
+{
+    bench *b = *state;
+    static const struct {
+        const char *text;
+        int code, signum;
+    } cases[] = {
+        {"exit 0", 0, 0}, {"exit 7", 7, 0}, {"kill -9 $$", 0, 9}, {"kill -15 $$", 0, 15}, {"sleep 1000 & exit 3", 3, 0}};
+    for (size_t i = 0; i < K2_COUNT(cases); i++) {
+        const char *const argv[] = {"sh", "-c", cases[i].text, NULL};
+        k2_error err = {0};
+        k2_child_spec spec = {.argv = argv, .on_exit = on_exit_stop, .arg = b, .guarded = true};
+        b->child = k2_child_spawn(b->loop, &spec, &err);
+        assert_non_null(b->child);
+        while (b->child) k2_loop_run(b->loop);
+        assert_int_equal(b->code, cases[i].code);
+        assert_int_equal(b->signum, cases[i].signum);
+    }
+    const char *const none[] = {"/no/such", NULL};
+    k2_error err = {0};
+    assert_null(k2_child_spawn(b->loop, &(k2_child_spec){.argv = none, .on_exit = on_exit_stop, .guarded = true}, &err));
+    assert_string_equal(err.text, "program /no/such: No such file or directory");
+}
+
 static void kill_reaches_the_whole_group(void **state)
 {
     bench *b = *state;
@@ -402,6 +426,7 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "--parent") == 0) return be_a_parent(argv[2]);
     const struct CMUnitTest tests[] = {
         T(exit_codes_arrive),
+        T(a_guard_ends_as_its_program_does),
         T(kill_reaches_the_whole_group),
         T(what_a_leader_leaves_behind_is_killed),
         T(files_environment_and_directory),
