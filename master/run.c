@@ -446,12 +446,16 @@ static k2_code write_papers(const k2m_run *r, k2_error *err)
     return code;
 }
 
-/* A journal that was removed would let the run begin anew over checkpoints that it knows nothing about. */
-static k2_code compare_journal(const k2m_run *r, const k2_journal *journal, k2_error *err)
+/* A journal that was emptied would let the run begin anew over checkpoints that it knows nothing about. Looked at before it is
+ * opened, which makes a sound file of an empty one. That it has no records is no sign: a run may be killed after its first
+ * checkpoint and before the record of it. */
+static k2_code check_journal(const k2m_run *r, const char *dir, k2_error *err)
 {
-    char *latest = k2_asprintf("%s/checkpoints/latest", r->config.run_dir);
-    bool lost = k2_journal_next_seq(journal) == 1 && k2_file_exists(latest);
+    char *data = k2_asprintf("%s/data.mdb", dir), *latest = k2_asprintf("%s/checkpoints/latest", r->config.run_dir);
+    struct stat st;
+    bool lost = stat(data, &st) == 0 && st.st_size == 0 && k2_file_exists(latest);
     k2_free(latest);
+    k2_free(data);
     if (!lost) return K2_OK;
     return k2_error_set(err, K2_CORRUPT,
                         "%s: its journal is empty although it has checkpoints; put journal/data.mdb back, or choose "
@@ -463,11 +467,11 @@ k2_code k2m_run_prepare(k2m_run *r, k2_journal **journal, k2_error *err)
 {
     char *dir = k2_asprintf("%s/journal", r->config.run_dir);
     k2_journal_config jc = {.kind = K2_JOURNAL_LMDB, .dir = dir, .map_bytes = r->config.run_journal_mb << 20};
-    k2_code code = k2_journal_open(&jc, journal, err);
+    k2_code code = check_journal(r, dir, err);
+    if (code == K2_OK) code = k2_journal_open(&jc, journal, err);
     k2_free(dir);
     if (code != K2_OK) return code;
-    code = compare_journal(r, *journal, err);
-    if (code == K2_OK) code = make_dirs(r, err);
+    code = make_dirs(r, err);
     if (code == K2_OK) code = generate(r, err);
     data_paths(r);
     if (code == K2_OK) code = load_data(r, true, err);
