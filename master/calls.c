@@ -61,6 +61,7 @@ static void post_failure(k2m_io *io, k2m_event ev, const char *text)
 typedef struct request {
     k2m_io *io;
     uint64_t id;
+    uint32_t position;
 } request;
 
 static k2_replay_finish finish_of(const char *reason)
@@ -82,7 +83,7 @@ static void keep_eval(k2m_io *io, uint64_t id, const k2_openai_answer *a)
     for (size_t k = 0; k < a->count; k++) io->eval[i].ids[k] = (int32_t)a->ids[k];
 }
 
-static k2_code take_answer(k2m_io *io, uint64_t id, const char *body, size_t n, k2_error *err)
+static k2_code take_answer(k2m_io *io, uint64_t id, uint32_t position, const char *body, size_t n, k2_error *err)
 {
     k2_openai_parsed p;
     k2_openai_parsed_init(&p);
@@ -102,6 +103,7 @@ static k2_code take_answer(k2m_io *io, uint64_t id, const char *body, size_t n, 
         if (id & K2M_EVAL_BIT) keep_eval(io, id, a);
         k2m_io_event(io, &(k2m_event){.type = K2M_EV_ANSWER,
                                       .id = id,
+                                      .position = position,
                                       .tokens = tokens,
                                       .count = (uint32_t)a->count,
                                       .finish = finish,
@@ -127,11 +129,12 @@ static void answered(void *arg, k2_code code, int status, const char *body, size
         refused = status == 400 || status == 413 || status == 422; /* the request itself is at fault */
         code = k2_error_set(&err, K2_PEER_REFUSED, "the proxy answers %d: %.200s", status, e.message);
     } else {
-        code = take_answer(q.io, q.id, body, n, &err);
+        code = take_answer(q.io, q.id, q.position, body, n, &err);
     }
     if (code != K2_OK)
         k2m_io_event(q.io, &(k2m_event){.type = K2M_EV_ANSWER_FAILED,
                                         .id = q.id,
+                                        .position = q.position,
                                         .code = refused ? K2_BAD_INPUT : K2_PEER_REFUSED,
                                         .text = err.text});
 }
@@ -196,11 +199,11 @@ void k2m_call_request(k2m_io *io, const k2m_action *a)
     k2_buf_init(&body, K2M_ANSWER_BYTES_MAX);
     k2_openai_write_request(&body, &r, NULL);
     request *q = k2_alloc(sizeof *q);
-    *q = (request){.io = io, .id = a->id};
+    *q = (request){.io = io, .id = a->id, .position = a->position};
     k2_error err = {0};
     if (send_call(io, "/v1/completions", &body, answered, q, &err) != K2_OK) {
         k2_free(q);
-        post_failure(io, (k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = a->id}, err.text);
+        post_failure(io, (k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = a->id, .position = a->position}, err.text);
     }
     k2_buf_fini(&body);
     k2_free(r.prompt_ids);

@@ -73,8 +73,8 @@ typedef enum k2m_event_type {
     K2M_EV_DONE,       /* worker, msg */
     K2M_EV_EXIT,       /* worker, incarnation, exit_code, signal */
     K2M_EV_LAUNCH_FAILED, /* worker, text */
-    K2M_EV_ANSWER,     /* id, tokens, count, finish, digest, version */
-    K2M_EV_ANSWER_FAILED, /* id, text: it will be asked for again; code BAD_INPUT: refused, as it would be again */
+    K2M_EV_ANSWER,     /* id, position, tokens, count, finish, digest */
+    K2M_EV_ANSWER_FAILED, /* id, position, text: it will be asked for again; code BAD_INPUT: refused, as it would be again */
     K2M_EV_SCORED,     /* id, has_reward, reward, text */
     K2M_EV_SCORE_FAILED, /* ids[count]: the request as a whole failed; asked again */
     K2M_EV_BATCH,      /* step, locator, bytes, digest: the batch is readable */
@@ -93,6 +93,7 @@ typedef struct k2m_event {
     uint64_t id;
     const k2_replay_token *tokens;
     uint32_t count;
+    uint32_t position; /* that the request named: one given up by an earlier phase may still be answered */
     k2_replay_finish finish;
     k2_digest digest;
     bool has_reward;
@@ -186,7 +187,7 @@ typedef struct k2m_worker {
     char locator[K2M_LOCATOR_MAX]; /* trainers: of collectives; rollouts: of the weights they hold, for peers */
     /* proxy */
     bool table_sent, gate_sent;
-    k2_digest gate;
+    k2_digest gate, gate_asked; /* where it stands; what the last GATE said */
     bool stop_sent;
     uint64_t owes_poll_ns; /* since when its next POLL is due; 0 = one lies with us. The I/O side writes it */
     char phase[K2_WIRE_NAME_MAX + 1]; /* as it says in POLL; the I/O side writes it */

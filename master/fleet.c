@@ -407,7 +407,7 @@ void k2m_deliver(k2m_core *m)
                any_holds(m, m->phase == K2M_PHASE_DISTRIBUTE)) {
         k2_msg *msg = k2m_command(m, proxy, K2_MSG_GATE);
         msg->gate.version = m->force_version;
-        msg->gate.digest = m->force_digest;
+        msg->gate.digest = proxy->gate_asked = m->force_digest;
     }
 }
 
@@ -458,7 +458,7 @@ void k2m_proxy_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *
         kill_worker(m, w, why);
         return;
     }
-    if (type == K2_MSG_GATE) w->gate = m->force_digest;
+    if (type == K2_MSG_GATE) w->gate = w->gate_asked; /* another version may be in force since */
 }
 
 /* ---- the end ---------------------------------------------------------------------------------------------------------------

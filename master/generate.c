@@ -139,12 +139,27 @@ void k2m_generate_pump(k2m_core *m)
 
 /* ---- answers ------------------------------------------------------------------------------------------------------------ */
 
+/* The trajectory that this answer is for, if it is awaited: running, at the position that was asked for. A request that was
+ * given up (its phase ended for want of engines) may be answered when its trajectory is further on; its tokens are known then.
+ */
+static bool awaited(const k2m_core *m, const k2m_event *ev, k2_replay_info *info)
+{
+    return m->phase == K2M_PHASE_GENERATE && k2_replay_find(m->replay, ev->id, info) == K2_OK &&
+           info->state == K2_REPLAY_RUNNING && info->generated == ev->position;
+}
+
 static void eval_answer(k2m_core *m, const k2m_event *ev)
 {
     uint64_t i = ev->id & ~K2M_EVAL_BIT;
     if (m->phase != K2M_PHASE_EVAL || i >= m->eval_count || m->eval[i] != K2M_EVAL_RUNNING) return;
-    moved(m);
     m->inflight--;
+    if (!k2_digest_equal(ev->digest, m->force_digest)) { /* of an earlier evaluation */
+        m->eval[i] = K2M_EVAL_WAITING;
+        m->eval_next = K2_MIN(m->eval_next, (uint32_t)i);
+        retry_later(m, "an answer is of other weights than those in force");
+        return;
+    }
+    moved(m);
     m->eval[i] = K2M_EVAL_ANSWERED;
     queue_score(m, ev->id);
 }
@@ -178,8 +193,7 @@ void k2m_answer(k2m_core *m, const k2m_event *ev)
         return;
     }
     k2_replay_info info;
-    if (m->phase != K2M_PHASE_GENERATE || k2_replay_find(m->replay, ev->id, &info) != K2_OK || info.state != K2_REPLAY_RUNNING)
-        return;
+    if (!awaited(m, ev, &info)) return;
     m->inflight--;
     k2_code code = K2_OK;
     if (!k2_digest_equal(ev->digest, m->force_digest))
@@ -208,9 +222,7 @@ void k2m_answer_failed(k2m_core *m, const k2m_event *ev)
         m->eval[i] = K2M_EVAL_WAITING;
         m->eval_next = K2_MIN(m->eval_next, (uint32_t)i);
     } else {
-        if (m->phase != K2M_PHASE_GENERATE || k2_replay_find(m->replay, ev->id, &info) != K2_OK ||
-            info.state != K2_REPLAY_RUNNING)
-            return;
+        if (!awaited(m, ev, &info)) return;
         (void)k2_replay_requeue(m->replay, ev->id, &err);
     }
     m->inflight--;

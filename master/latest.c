@@ -20,8 +20,8 @@ static int by_number_down(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Directories step_N below the latest, youngest first: all beyond kept - 1 go. Those above it are of a run that was abandoned.
- */
+/* Directories step_N below the latest, youngest first: all beyond kept - 1 go, but never the first: until the journal has the
+ * record of the latest one, a restart begins from the one before. Those above it are of a run that was abandoned. */
 static void prune(const job *j)
 {
     DIR *d = opendir(j->dir);
@@ -40,7 +40,7 @@ static void prune(const job *j)
     }
     closedir(d);
     if (count) qsort(found, count, sizeof *found, by_number_down);
-    for (size_t i = (size_t)j->kept - 1; i < count; i++) {
+    for (size_t i = (size_t)K2_MAX(j->kept, 2) - 1; i < count; i++) {
         char *path = k2_asprintf("%s/step_%07llu", j->dir, (unsigned long long)found[i]);
         (void)k2_dir_remove(path, NULL);
         k2_free(path);

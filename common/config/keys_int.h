@@ -14,7 +14,7 @@
     STR(run_dir, "run.dir", "runs/default", FREE, "where everything that a run writes goes")                                     \
     U64(run_checkpoint_every, "run.checkpoint_every", 10, 1, 1000000, FREE,                                                      \
         "iterations (in pretraining: tens of steps) between checkpoints")                                                        \
-    U64(run_checkpoints_kept, "run.checkpoints_kept", 2, 1, 1000, FREE, "older checkpoints are removed")                         \
+    U64(run_checkpoints_kept, "run.checkpoints_kept", 2, 1, 1000, FREE, "older checkpoints are removed; 1 acts as 2")            \
     U64(run_eval_every, "run.eval_every", 10, 0, 1000000, FREE, "iterations between evaluations; 0 = only before and after")     \
     U64(run_journal_mb, "run.journal_mb", 1024, 16, 1048576, FREE, "largest size of the journal, in MiB")                        \
                                                                                                                                  \

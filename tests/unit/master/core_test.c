@@ -291,6 +291,65 @@ static void old_incarnations_are_fenced(void **state)
     sim_fini(&s);
 }
 
+/* A request that an earlier phase gave up is answered when its trajectory is further on: the tokens are known, and taken for
+ * the next ones they would be of another place. */
+static void late_answers_of_earlier_positions_are_left(void **state)
+{
+    (void)state;
+    sim s;
+    k2_replay_info info = {0};
+    bool found = false;
+    sim_init(&s, 12);
+    sim_start_master(&s);
+    while (!found) {
+        assert_false(sim_run(&s, 1));
+        if (s.core->phase != K2M_PHASE_GENERATE) continue;
+        for (uint64_t g = 0; g < 8 && !found; g++)
+            found = k2_replay_find(s.core->replay, k2_replay_id(g, 0), &info) == K2_OK && info.state == K2_REPLAY_RUNNING &&
+                    info.generated > 0;
+    }
+    uint32_t inflight = s.core->inflight;
+    k2_replay_token token = {.id = 3, .version = (uint32_t)s.core->force_version};
+    k2m_event ev = {.type = K2M_EV_ANSWER,
+                    .id = info.id,
+                    .tokens = &token,
+                    .count = 1,
+                    .digest = s.core->force_digest,
+                    .finish = K2_REPLAY_FINISH_LENGTH,
+                    .now_ns = s.now_ns};
+    (void)k2m_core_step(s.core, &ev);
+    ev = (k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = info.id, .text = "late", .now_ns = s.now_ns};
+    (void)k2m_core_step(s.core, &ev);
+    k2_replay_info after;
+    assert_int_equal(k2_replay_find(s.core->replay, info.id, &after), K2_OK);
+    assert_int_equal(after.generated, info.generated);
+    assert_int_equal(after.state, K2_REPLAY_RUNNING);
+    assert_int_equal(s.core->inflight, inflight);
+    sim_fini(&s);
+}
+
+/* A proxy that confirms a gate when a later version is in force already stands at the gate that it was told. */
+static void the_gate_stands_where_it_was_told(void **state)
+{
+    (void)state;
+    sim s;
+    sim_init(&s, 13);
+    sim_start_master(&s);
+    while (s.core->iteration < 1 || s.core->phase != K2M_PHASE_GENERATE) assert_false(sim_run(&s, 1));
+    k2m_worker *p = &s.core->workers[s.core->proxy];
+    p->gate = (k2_digest){0, 0};
+    p->table_sent = true;
+    (void)k2m_core_step(s.core, &(k2m_event){.type = K2M_EV_ALIVE, .worker = s.core->proxy, .now_ns = s.now_ns});
+    assert_int_equal(p->cmd_type, K2_MSG_GATE);
+    k2_digest told = s.core->force_digest;
+    s.core->force_digest.lo ^= 1; /* as if PUBLISH had ended meanwhile */
+    k2_msg done = {.type = K2_MSG_DONE, .cmd = p->cmd};
+    (void)k2m_core_step(s.core, &(k2m_event){.type = K2M_EV_DONE, .worker = s.core->proxy, .msg = &done, .now_ns = s.now_ns});
+    assert_true(k2_digest_equal(p->gate, told));
+    assert_false(k2m_proxy_ready(s.core));
+    sim_fini(&s);
+}
+
 static void a_worker_that_always_dies_ends_the_run(void **state)
 {
     (void)state;
@@ -367,6 +426,8 @@ int main(void)
                                        cmocka_unit_test(sync_mode_never_cuts),
                                        cmocka_unit_test(a_full_journal_is_made_room_in),
                                        cmocka_unit_test(old_incarnations_are_fenced),
+                                       cmocka_unit_test(late_answers_of_earlier_positions_are_left),
+                                       cmocka_unit_test(the_gate_stands_where_it_was_told),
                                        cmocka_unit_test(a_worker_that_always_dies_ends_the_run),
                                        cmocka_unit_test(silence_at_the_start_names_the_worker),
                                        cmocka_unit_test(bad_input_of_a_worker_is_told_at_once),

@@ -380,7 +380,7 @@ static void answer(sim *s, const k2m_action *a)
     k2_digest gate = s->workers[s->core->proxy].gate;
     sim_worker *engine = any_engine(s, gate);
     if (!proxy_lives(s) || !engine || chance(s, s->faults.lose_answer)) {
-        sim_event(s, &(k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = a->id, .text = "lost"});
+        sim_event(s, &(k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = a->id, .position = a->position, .text = "lost"});
         return;
     }
     if (chance(s, s->faults.refuse)) {
@@ -395,6 +395,7 @@ static void answer(sim *s, const k2m_action *a)
     }
     k2m_event ev = {.type = K2M_EV_ANSWER,
                     .id = a->id,
+                    .position = a->position,
                     .tokens = tokens,
                     .count = n,
                     .digest = engine->held,

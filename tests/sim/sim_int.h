@@ -1,0 +1,246 @@
+/* sim - a whole run in one thread: the cores of master, replay, proxy, rollout, engine and trainer under a virtual clock, a
+ * network that loses things and a journal whose tail can be lost. Everything is a function of the seed.
+ *
+ *      master core ── held until the journal is durable ──► commands ══ network ══► trainer core, rollout core, proxy core
+ *           ▲                                                                             │          │
+ *           └──────────── HELLO, POLL, DONE ══ network ═══════════════════════════════════┘          ▼
+ *           └──────────── answers ◄── proxy core ◄══ streams ══ engine core ◄── requests ────────────┘
+ *
+ * A *process* holds a place of the fleet under an incarnation; an old one may live on beside its successor when its kill comes
+ * late. "Weights" are a digest: version s is the hash of version s - 1 and of the batch that step s was given, and a token's
+ * log-prob is a function of the weights that drew it, so a wrong version shows in the token.
+ */
+#ifndef K2_TESTS_SIM_INT_H
+#define K2_TESTS_SIM_INT_H
+
+#include "common/base/base.h"
+#include "common/wire/wire.h"
+#include "master/core_int.h"
+
+#define SIM_PROCS       64u /* living at once, with those whose kill is under way */
+#define SIM_VOCAB       16u
+#define SIM_TOKENS      32u /* of one sequence */
+#define SIM_PROMPTS     40u
+#define SIM_STEPS       64u
+#define SIM_CHECKPOINTS 256u
+#define SIM_CALLS       128u
+#define SIM_REQUESTS    32u /* of one worker to the master, under way at once */
+#define SIM_REPLIES     96u /* that the master remembers of one worker */
+#define SIM_QUEUE       8u
+#define SIM_LIFE_NS     (180 * K2_NS_PER_S) /* a run must have ended this long after its faults stopped */
+
+typedef struct sim sim;
+typedef struct sim_proc sim_proc;
+
+typedef enum sim_kind {
+    SIM_TO_MASTER,   /* msg of a process */
+    SIM_TO_WORKER,   /* the reply */
+    SIM_BEAT,        /* a process looks at its timers */
+    SIM_WORK,        /* what a trainer or a pull was at has ended: id */
+    SIM_ENGINE,      /* the engine makes a step */
+    SIM_KILL,
+    SIM_EXIT,        /* the master hears of a death */
+    SIM_HELLO,
+    SIM_BATCH,
+    SIM_LATEST,
+    SIM_DURABLE,     /* the journal has committed up to id */
+    SIM_MASTER_TICK,
+    SIM_CHAOS,
+    SIM_CALL,        /* the master's request has reached the proxy */
+    SIM_ANSWER,      /* and its answer the master */
+    SIM_SCORED,
+    SIM_UPSTREAM,    /* the proxy's request has reached an engine */
+    SIM_UPSTREAM_END,/* the proxy gave it up */
+    SIM_STREAM,      /* tokens have reached the proxy */
+    SIM_BROKEN,      /* the connection of an attempt ended */
+    SIM_PROBED
+} sim_kind;
+
+/* Tokens on their way. In a request: the sequence so far; in a stream and an answer: all that was drawn since. */
+typedef struct sim_tokens {
+    uint32_t count;
+    int32_t ids[SIM_TOKENS];
+    float logps[SIM_TOKENS];
+} sim_tokens;
+
+typedef struct sim_event {
+    uint64_t due_ns, order;
+    sim_kind kind;
+    uint64_t proc, peer; /* serials: of the process that it happens to, of the one that it comes from */
+    uint64_t life;       /* of the master that it concerns */
+    uint64_t id, attempt, position;
+    uint32_t worker, max_tokens, slot;
+    uint64_t incarnation;
+    int finish; /* k2i_finish of the engine, or a k2_code */
+    bool training, ok;
+    k2_digest digest;
+    uint64_t version;
+    sim_tokens tokens;
+    uint64_t ids[K2M_SCORE_ITEMS];
+    uint32_t count;
+    k2_msg msg; /* owned */
+} sim_event;
+
+typedef struct sim_model {
+    bool ready;
+    uint64_t step, pretrain;
+    k2_digest digest;
+} sim_model;
+
+struct sim_proc {
+    uint64_t serial; /* 0: the slot is free */
+    uint32_t worker;
+    k2m_role role;
+    uint64_t incarnation, stopped_until_ns, heard_ns;
+    uint32_t slow;     /* times slower than others */
+    bool deaf, mute;   /* partition: hears nothing, is not heard */
+    bool welcomed, polling;
+    uint64_t seq, last_cmd;
+    struct {
+        bool used;
+        uint64_t sent_ns;
+        k2_msg msg; /* owned */
+    } requests[SIM_REQUESTS];
+    k2_msg later; /* STOP that came while another command runs */
+    void *state;  /* of its role */
+};
+
+typedef struct sim_faults {
+    bool drop, duplicate, delay, partition, kill_trainer, kill_rollout, kill_proxy, kill_master, stop, late_kill, corrupt, slow,
+        jump, break_stream, lose_score, fail_train;
+} sim_faults;
+
+typedef struct sim_record {
+    uint32_t type;
+    size_t len;
+    void *bytes;
+} sim_record;
+
+typedef struct sim_held {
+    k2m_action action; /* its msg is owned */
+    uint64_t needs;    /* records */
+} sim_held;
+
+typedef struct sim_slot { /* what the master's I/O half keeps of one worker */
+    k2_msg queue[SIM_QUEUE];
+    uint32_t queued;
+    bool polled;
+    uint64_t poll_seq, poll_proc, poll_since_ns;
+    struct {
+        uint64_t proc, seq;
+        k2_msg msg;
+    } replies[SIM_REPLIES];
+    uint32_t reply_at;
+} sim_slot;
+
+/* What the undisturbed run did; the same for all seeds. */
+typedef struct sim_truth {
+    bool known;
+    uint64_t steps;
+    k2_digest versions[SIM_STEPS], batches[SIM_STEPS], weights;
+    uint32_t correct, total;
+    uint64_t end_ns;
+} sim_truth;
+
+struct sim {
+    k2_config config;
+    uint64_t seed, draw, now_ns, order, serial, life, attempt;
+    sim_faults faults;
+    uint64_t faults_end_ns;
+    const sim_truth *truth; /* NULL: this run is to be the truth */
+    bool trace;
+
+    sim_event **heap;
+    size_t events, event_capacity;
+    sim_proc procs[SIM_PROCS];
+
+    k2m_core *core;
+    sim_slot slots[SIM_PROCS];
+    struct {
+        bool used;
+        uint64_t attempt, id, since_ns;
+        uint32_t position;
+    } calls[SIM_CALLS];
+    sim_held *held;
+    size_t held_count, held_capacity;
+    sim_record *journal;
+    size_t records, record_capacity, state_at;
+    uint64_t durable, records_gone, committing; /* counted from the run's first record */
+
+    sim_model checkpoints[SIM_CHECKPOINTS];
+    uint64_t latest;
+    int32_t *prompts[SIM_PROMPTS];
+    uint32_t lengths[SIM_PROMPTS];
+
+    /* what was seen from outside */
+    sim_truth seen;
+    uint64_t gate_max;        /* highest version that a proxy was let use */
+    uint32_t *trained;        /* by trajectory: step */
+    bool ended;
+    k2_code end_code;
+    char end_text[K2M_TEXT_MAX], last_log[K2M_TEXT_MAX];
+    char broken[512]; /* the first invariant that did not hold */
+    uint64_t steps_done;
+    uint32_t masters, deaths, dropped, fenced, stale;
+};
+
+/* sim.c */
+void sim_init(sim *s, uint64_t seed, const sim_truth *truth);
+void sim_fini(sim *s);
+/* The whole run. False: an invariant did not hold, or the run is stuck or failed; `broken` says which. */
+bool sim_run(sim *s);
+uint64_t sim_draw(sim *s, uint64_t n);
+bool sim_chance(sim *s, bool fault, uint32_t one_in);
+k2_digest sim_mix(k2_digest a, uint64_t b, uint64_t c);
+float sim_logit(k2_digest weights, int32_t before, uint32_t position, uint32_t token);
+/* An event due after so many microseconds. The pointer is valid until the next call. */
+sim_event *sim_at(sim *s, sim_kind kind, uint64_t delay_us);
+uint64_t sim_latency_us(sim *s);
+void sim_break(sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+sim_proc *sim_proc_find(sim *s, uint64_t serial); /* NULL: it is dead */
+bool sim_proc_runs(const sim *s, const sim_proc *p);
+
+/* net.c: the worker's side of the control plane, and the master's */
+void sim_request(sim *s, sim_proc *p, const k2_msg *msg);
+void sim_done(sim *s, sim_proc *p, uint64_t cmd, k2_code code, k2_digest digest, const char *locator);
+void sim_to_master(sim *s, const sim_event *e);
+void sim_to_worker(sim *s, sim_proc *p, const k2_msg *msg);
+void sim_beat(sim *s, sim_proc *p);
+void sim_queue_command(sim *s, const k2m_action *a);
+void sim_slot_clear(sim *s, uint32_t worker);
+void sim_slots_tick(sim *s);
+void sim_slots_clear(sim *s);
+
+/* host.c: the master's process */
+void sim_master_start(sim *s);
+void sim_master_kill(sim *s);
+void sim_master_event(sim *s, k2m_event *ev);
+void sim_master_happen(sim *s, sim_event *e);
+void sim_spawn(sim *s, uint32_t worker, uint64_t incarnation);
+void sim_proc_end(sim *s, sim_proc *p, int signal, bool told);
+
+/* one file for each role: a command has come, work has ended, the process is gone */
+void sim_trainer_command(sim *s, sim_proc *p, const k2_msg *m);
+void sim_trainer_work(sim *s, sim_proc *p, const sim_event *e);
+void *sim_trainer_new(void);
+bool sim_trainer_offers(const sim_proc *p, k2_digest digest);
+void sim_rollout_command(sim *s, sim_proc *p, const k2_msg *m);
+void sim_rollout_happen(sim *s, sim_proc *p, const sim_event *e);
+void *sim_rollout_new(void);
+void sim_rollout_free(void *state);
+bool sim_rollout_offers(const sim_proc *p, k2_digest digest);
+k2_digest sim_rollout_active(const sim_proc *p);
+void sim_proxy_command(sim *s, sim_proc *p, const k2_msg *m);
+void sim_proxy_happen(sim *s, sim_proc *p, const sim_event *e);
+void sim_proxy_beat(sim *s, sim_proc *p);
+void sim_proxy_peer_dead(sim *s, sim_proc *p, uint64_t serial);
+void *sim_proxy_new(void);
+void sim_proxy_free(void *state);
+
+/* check.c */
+void sim_check(sim *s);                                 /* after every event */
+void sim_check_batch(sim *s, uint64_t step, k2_digest d); /* a batch leaves the master */
+void sim_check_end(sim *s);
+k2_digest sim_batch_digest(sim *s, uint64_t step);
+
+#endif
