@@ -384,7 +384,10 @@ static void answer(sim *s, const k2m_action *a)
         return;
     }
     if (chance(s, s->faults.refuse)) {
-        sim_event(s, &(k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = a->id, .code = K2_BAD_INPUT, .text = "no room"});
+        sim_event(
+            s,
+            &(k2m_event){
+                .type = K2M_EV_ANSWER_FAILED, .id = a->id, .position = a->position, .code = K2_BAD_INPUT, .text = "no room"});
         return;
     }
     k2_replay_token tokens[64];
