@@ -1,6 +1,7 @@
 /* k2rl - the door: picks the sub-command. */
 #include "common/config/config.h"
 #include "common/data/data.h"
+#include "common/net/net.h"
 #include "common/weights/weights.h"
 #include "master/master.h"
 #include "proxy/proxy.h"
@@ -79,7 +80,7 @@ int main(int argc, char **argv)
         return 0;
     }
     for (size_t i = 0; i < K2_COUNT(commands); i++) {
-        if (strcmp(word, commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
+        if (strcmp(word, commands[i].name) == 0) k2_net_process_end(commands[i].run(argc - 1, argv + 1));
         names[i] = commands[i].name;
     }
     const char *near = k2_str_nearest(word, names, K2_COUNT(names));

@@ -124,4 +124,13 @@ void k2_net_token_make(char out[K2_NET_TOKEN_BYTES]);
 /* Equal? In a time that depends on the lengths alone. A NULL or empty expected token equals nothing. */
 bool k2_net_token_equal(const char *expected, const char *got);
 
+/* k2_net_process_end - end the process as exit(status) does, but without the handlers that libraries left for that moment.
+ *
+ * nng's own handler destroys its locks while its threads may still be ending a socket; now and then the process then aborts
+ * ("panic: pthread_mutex_lock") where it should have ended with its status. The door of every program with nng ends here.
+ *
+ * keeps    buffered output is written; the leak check of a sanitizer and the counts of a coverage build still happen
+ */
+_Noreturn void k2_net_process_end(int status);
+
 #endif

@@ -318,7 +318,10 @@ static void ends_with_its_master(void **state)
     while (!held) k2_loop_run(loop);
     k2_net_server_close(master);
     wait_exit();
-    assert_int_equal(exit_code, 1);
+    if (exit_code != 1 || exit_signal != 0) {
+        char *text = read_all(err_path);
+        fail_msg("the proxy ended with code %d, signal %d: %s", exit_code, exit_signal, text);
+    }
     end();
 }
 
