@@ -40,7 +40,7 @@ stub=$(address "$dir/stub.out")
 "$build/proxy_alone" --listen 127.0.0.1:0 --engine "http://$stub" --set log.level=error >>"$dir/proxy.out" & pids+=($!)
 proxy=$(address "$dir/proxy.out")
 
-port=$(( 20000 + $$ % 20000 ))
+port=$(( 10000 + $$ % 20000 )) # below the range that outgoing connections are given
 while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
 cat >"$dir/nginx.conf" <<CONF
 daemon off;

@@ -1,4 +1,4 @@
-/* bench_trainer - tokens a second of a training step, and what share that is of the machine's own matrix product.
+/* trainer_bench - tokens a second of a training step, and what share that is of the machine's own matrix product.
  *
  * The model has the quickstart's size. A token costs 6 floating-point operations for each parameter that it uses (2 forward, 4
  * backward); attention comes on top and is not counted, so the share is a lower bound. The peak is k2_kern_gemm at 1024^3, on
@@ -87,7 +87,7 @@ static void run(const k2_config *config)
         best = K2_MAX(best, k2i_metrics_get(&r->metrics, "tokens_per_s"));
     }
     if (r->error.code != K2_OK) {
-        fprintf(stderr, "bench_trainer: %s\n", r->error.text);
+        fprintf(stderr, "trainer_bench: %s\n", r->error.text);
         exit(1);
     }
     uint32_t threads = k2i_threads(config);
