@@ -31,6 +31,7 @@
 #define K2M_RESTARTS_KEPT 64u           /* restart times remembered of one worker; master.restarts_max above it acts as it */
 #define K2M_REFUSALS_MAX  8u            /* requests refused in a row, with no answer between, before the run gives up */
 #define K2M_UNREWARDED_MAX 32u          /* answers in a row whose reward failed to the last try, before the run gives up */
+#define K2M_INCARNATIONS  4096u         /* reserved in the journal at a time: a record for each would be a disk's wait for each start */
 #define K2M_STOP_NS       (15 * K2_NS_PER_S) /* from STOP to SIGKILL */
 #define K2M_REPLAY_BYTES_MAX (1ull << 30)    /* checkpoints are made early before consumed groups take more than this */
 
@@ -227,7 +228,7 @@ typedef struct k2m_core {
     k2m_worker *workers;
     uint32_t worker_count, trainers, rollouts, first_rollout, proxy; /* trainers first, then rollouts, then the proxy */
     bool has_proxy;
-    uint64_t last_incarnation;
+    uint64_t last_incarnation, incarnations_reserved; /* given; those up to here are never given by a later master */
 
     /* durable */
     uint64_t iteration;             /* iterations that have ended */
@@ -366,7 +367,15 @@ uint32_t k2m_core_eval_wanted(const k2m_core *m);
 
 /* ---- between the files of the core ----------------------------------------------------------------------------------- */
 
-enum { K2M_REC_STATE = 64, K2M_REC_VERSION, K2M_REC_ITERATION, K2M_REC_EVAL, K2M_REC_CHECKPOINT, K2M_REC_FINISHED };
+enum {
+    K2M_REC_STATE = 64,
+    K2M_REC_VERSION,
+    K2M_REC_ITERATION,
+    K2M_REC_EVAL,
+    K2M_REC_CHECKPOINT,
+    K2M_REC_FINISHED,
+    K2M_REC_INCARNATIONS
+};
 
 k2m_action *k2m_act(k2m_core *m, k2m_action_type type);
 bool k2m_room(const k2m_core *m, uint32_t count); /* of the outbox */
@@ -413,6 +422,7 @@ void k2m_record_iteration(k2m_core *m);
 void k2m_record_eval(k2m_core *m);
 void k2m_record_checkpoint(k2m_core *m);
 void k2m_record_finished(k2m_core *m);
+void k2m_record_incarnations(k2m_core *m, uint64_t reserved);
 k2_digest k2m_digest_of(const k2m_core *m, uint64_t version);
 
 #endif

@@ -43,6 +43,7 @@ static uint32_t number_of(const k2m_core *m, const k2m_worker *w)
 
 static void launch(k2m_core *m, k2m_worker *w)
 {
+    if (m->last_incarnation == m->incarnations_reserved) k2m_record_incarnations(m, m->last_incarnation + K2M_INCARNATIONS);
     w->state = K2M_STARTING;
     w->incarnation = ++m->last_incarnation;
     w->start_ns = m->now_ns;

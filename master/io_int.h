@@ -92,6 +92,7 @@ void k2m_reporter_summary(k2m_reporter *p, const k2m_core *m, k2_code code, cons
 typedef struct k2m_slot { /* of one worker */
     k2_net_call *poll;
     uint64_t poll_since_ns;
+    uint64_t fenced; /* the last incarnation that was told so: the log has each once */
     k2_msg queue[K2M_QUEUE_MAX];
     uint32_t queued;
 } k2m_slot;

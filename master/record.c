@@ -26,6 +26,10 @@ typedef struct rec_checkpoint {
     uint64_t number, step, pretrain, iteration;
 } rec_checkpoint;
 
+typedef struct rec_incarnations {
+    uint64_t reserved;
+} rec_incarnations;
+
 static void emit(k2m_core *m, uint32_t type, const void *bytes, size_t len)
 {
     m->c.record(m->c.record_arg, type, bytes, len);
@@ -81,6 +85,15 @@ void k2m_record_finished(k2m_core *m)
     emit(m, K2M_REC_FINISHED, NULL, 0);
 }
 
+/* An incarnation names one process for ever: a master that comes after this one begins behind all that this one may give,
+ * whether or not it gave them. The record goes before the process that needs it, as all records do. */
+void k2m_record_incarnations(k2m_core *m, uint64_t reserved)
+{
+    rec_incarnations x = {.reserved = reserved};
+    m->incarnations_reserved = reserved;
+    emit(m, K2M_REC_INCARNATIONS, &x, sizeof x);
+}
+
 /* A checkpoint covers everything before it: what consumed groups held is released, and the state is written anew. */
 void k2m_record_checkpoint(k2m_core *m)
 {
@@ -108,6 +121,7 @@ void k2m_record_checkpoint(k2m_core *m)
                    .after_total = m->after_total,
                    .finished = m->finished};
     emit(m, K2M_REC_STATE, &s, sizeof s);
+    k2m_record_incarnations(m, m->incarnations_reserved); /* what was said before this STATE is about to be forgotten */
     k2_replay_snapshot(m->replay);
 }
 
@@ -152,6 +166,7 @@ k2_code k2m_core_apply(k2m_core *m, uint32_t type, const void *bytes, size_t len
         CASE(K2M_REC_CHECKPOINT, rec_checkpoint,
              m->checkpoint = (k2m_checkpoint){
                  .exists = true, .number = x.number, .step = x.step, .pretrain = x.pretrain, .iteration = x.iteration})
+        CASE(K2M_REC_INCARNATIONS, rec_incarnations, m->last_incarnation = m->incarnations_reserved = x.reserved)
     case K2M_REC_FINISHED:
         if (len != 0) break;
         m->finished = true;

@@ -204,6 +204,22 @@ static void on_done(k2m_io *io, k2_net_call *call, const k2_msg *msg)
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_DONE, .worker = worker, .msg = msg});
 }
 
+/* Who has been replaced learns it here, whatever it asks: nothing of what it says is looked at. */
+static void fence(k2m_io *io, k2_net_call *call, const k2_msg *msg)
+{
+    char text[K2M_TEXT_MAX] = "no such worker in this run", name[K2_WIRE_NAME_MAX];
+    if (msg->worker >= 1 && msg->worker <= io->core->worker_count) {
+        const k2m_worker *w = &io->core->workers[msg->worker - 1];
+        k2m_slot *s = &io->slots[msg->worker - 1];
+        k2m_worker_name(w, name);
+        snprintf(text, sizeof text, "incarnation %llu of %s is over, %llu has its place", (unsigned long long)msg->incarnation,
+                 name, (unsigned long long)w->incarnation);
+        if (s->fenced != msg->incarnation) K2_LOG_WARN(io->log, "fenced: a %s was refused: %s", k2_msg_name(msg->type), text);
+        s->fenced = msg->incarnation;
+    }
+    k2_net_reply(call, &(k2_msg){.type = K2_MSG_FENCED, .fenced = {.text = text}});
+}
+
 void k2m_workers_request(void *arg, k2_net_call *call, const k2_msg *msg)
 {
     k2m_io *io = arg;
@@ -212,7 +228,7 @@ void k2m_workers_request(void *arg, k2_net_call *call, const k2_msg *msg)
     } else if (msg->type == K2_MSG_WHY) {
         k2m_ask(io, call);
     } else if (!k2m_core_current(io->core, msg->worker, msg->incarnation)) {
-        k2_net_reply(call, &(k2_msg){.type = K2_MSG_FENCED, .fenced = {.text = "another incarnation has this place"}});
+        fence(io, call, msg);
     } else if (msg->type == K2_MSG_POLL) {
         on_poll(io, call, msg);
     } else if (msg->type == K2_MSG_DONE) {

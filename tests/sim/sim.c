@@ -108,6 +108,8 @@ void sim_spawn(sim *s, uint32_t worker, uint64_t incarnation)
     for (uint32_t i = 0; i < SIM_PROCS && !p; i++)
         if (!s->procs[i].serial) p = &s->procs[i];
     K2_ASSERT(p);
+    if (incarnation <= s->incarnation) sim_break(s, "incarnation %llu is given again", (unsigned long long)incarnation);
+    s->incarnation = incarnation;
     *p = (sim_proc){.serial = ++s->serial,
                     .worker = worker,
                     .role = s->core->workers[worker].role,

@@ -144,7 +144,7 @@ typedef struct sim_truth {
 
 struct sim {
     k2_config config;
-    uint64_t seed, draw, now_ns, order, serial, life, attempt;
+    uint64_t seed, draw, now_ns, order, serial, incarnation, life, attempt;
     sim_faults faults;
     uint64_t faults_end_ns;
     const sim_truth *truth; /* NULL: this run is to be the truth */

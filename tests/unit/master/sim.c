@@ -199,6 +199,8 @@ static void carry_out(sim *s, const k2m_action *a)
     sim_worker *w = &s->workers[a->worker];
     switch (a->type) {
     case K2M_ACT_LAUNCH:
+        K2_ASSERT(a->incarnation > s->incarnation); /* never twice, whichever master gives it */
+        s->incarnation = a->incarnation;
         *w = (sim_worker){.running = true, .incarnation = a->incarnation};
         later(s, a);
         break;

@@ -68,6 +68,7 @@ typedef struct sim {
     bool ended;
     k2_code end_code;
     char end_text[K2M_TEXT_MAX];
+    uint64_t incarnation;             /* the last one that any master gave */
     uint32_t masters, deaths, trains; /* how often each happened */
     bool poison;                      /* a trained trajectory was seen twice */
     uint8_t *trained;                 /* per trajectory: in which step of the surviving history */
