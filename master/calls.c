@@ -8,10 +8,40 @@
 
 #include "common/http/openai.h"
 
-static k2_code send_call(k2m_io *io, const char *path, const k2_buf *body,
-                         void (*on_done)(void *arg, k2_code code, int status, const char *body, size_t n), void *arg,
-                         k2_error *err)
+/* What is asked of one proxy; all of them are known, because a proxy that has been replaced may be alive and silent: nothing
+ * would come over its connections for as long as a call may take, nor may anything that does come count any more. */
+struct k2m_call {
+    k2m_io *io;
+    k2_http_call *http;
+    k2m_call *next, *prev;
+    bool scores;
+    uint64_t ids[K2M_SCORE_ITEMS]; /* scores: of which; else the first: of what */
+    uint32_t count, position;
+};
+
+static k2m_call *call_new(k2m_io *io, bool scores)
 {
+    k2m_call *c = k2_alloc(sizeof *c);
+    *c = (k2m_call){.io = io, .scores = scores, .next = io->calls};
+    if (io->calls) io->calls->prev = c;
+    io->calls = c;
+    return c;
+}
+
+static void call_free(k2m_call *c)
+{
+    if (c->prev)
+        c->prev->next = c->next;
+    else
+        c->io->calls = c->next;
+    if (c->next) c->next->prev = c->prev;
+    k2_free(c);
+}
+
+static k2_code call_send(k2m_call *call, const char *path, const k2_buf *body,
+                         void (*on_done)(void *arg, k2_code code, int status, const char *body, size_t n), k2_error *err)
+{
+    k2m_io *io = call->io;
     static const k2_http_header json = {"Content-Type", "application/json"};
     const k2_config *c = &io->run->config;
     char url[K2M_ENDPOINT_MAX + 32];
@@ -26,43 +56,52 @@ static k2_code send_call(k2m_io *io, const char *path, const k2_buf *body,
                               .connect_ns = patience,
                               .first_byte_ns = patience,
                               .idle_ns = patience};
-    return k2_http_fetch(io->http, &spec, K2M_ANSWER_BYTES_MAX, on_done, arg, err) ? K2_OK : err->code;
+    call->http = k2_http_fetch(io->http, &spec, K2M_ANSWER_BYTES_MAX, on_done, call, err);
+    return call->http ? K2_OK : err->code;
+}
+
+static void tell_failure(k2m_io *io, const k2m_call *c, k2_code code, const char *text)
+{
+    k2m_event ev = {.type = K2M_EV_ANSWER_FAILED, .id = c->ids[0], .position = c->position, .code = code, .text = text};
+    if (c->scores) ev = (k2m_event){.type = K2M_EV_SCORE_FAILED, .ids = c->ids, .count = c->count, .text = text};
+    k2m_io_event(io, &ev);
+}
+
+void k2m_calls_drop(k2m_io *io)
+{
+    while (io->calls) {
+        k2m_call c = *io->calls;
+        k2_http_cancel(c.http);
+        call_free(io->calls);
+        tell_failure(io, &c, K2_CANCELED, "the proxy has been replaced");
+    }
 }
 
 /* An event from inside an action's call must come in a later turn of the loop. */
 typedef struct failed {
-    k2m_io *io;
-    k2m_event ev;
-    uint64_t ids[K2M_SCORE_ITEMS];
+    k2m_call call;
     char text[K2M_TEXT_MAX];
 } failed;
 
 static void failed_later(void *arg)
 {
     failed *f = arg;
-    if (!k2_loop_ending(f->io->loop)) k2m_io_event(f->io, &f->ev);
+    if (!k2_loop_ending(f->call.io->loop)) tell_failure(f->call.io, &f->call, K2_PEER_REFUSED, f->text);
     k2_free(f);
 }
 
-static void post_failure(k2m_io *io, k2m_event ev, const char *text)
+/* It could not even be sent. */
+static void call_failed(k2m_call *c, const char *text)
 {
     failed *f = k2_alloc(sizeof *f);
-    *f = (failed){.io = io, .ev = ev};
+    *f = (failed){.call = *c};
     snprintf(f->text, sizeof f->text, "%s", text);
-    for (uint32_t i = 0; i < ev.count; i++) f->ids[i] = ev.ids[i];
-    f->ev.text = f->text;
-    f->ev.ids = ev.count ? f->ids : NULL;
-    if (k2_loop_post(io->loop, failed_later, f) != K2_OK) failed_later(f);
+    call_free(c);
+    if (k2_loop_post(f->call.io->loop, failed_later, f) != K2_OK) failed_later(f);
 }
 
 /* ---- answers ---------------------------------------------------------------------------------------------------------------
  */
-
-typedef struct request {
-    k2m_io *io;
-    uint64_t id;
-    uint32_t position;
-} request;
 
 static k2_replay_finish finish_of(const char *reason)
 {
@@ -116,11 +155,11 @@ static k2_code take_answer(k2m_io *io, uint64_t id, uint32_t position, const cha
 
 static void answered(void *arg, k2_code code, int status, const char *body, size_t n)
 {
-    request q = *(request *)arg;
-    k2_free(arg);
+    k2m_call c = *(k2m_call *)arg;
+    call_free(arg);
     k2_error err = {0};
     bool refused = false;
-    if (k2_loop_ending(q.io->loop)) return;
+    if (k2_loop_ending(c.io->loop)) return;
     if (code != K2_OK) {
         k2_error_set(&err, code, "the proxy: %.*s", (int)K2_MIN(n, 200u), body);
     } else if (status != 200) {
@@ -129,14 +168,9 @@ static void answered(void *arg, k2_code code, int status, const char *body, size
         refused = status == 400 || status == 413 || status == 422; /* the request itself is at fault */
         code = k2_error_set(&err, K2_PEER_REFUSED, "the proxy answers %d: %.200s", status, e.message);
     } else {
-        code = take_answer(q.io, q.id, q.position, body, n, &err);
+        code = take_answer(c.io, c.ids[0], c.position, body, n, &err);
     }
-    if (code != K2_OK)
-        k2m_io_event(q.io, &(k2m_event){.type = K2M_EV_ANSWER_FAILED,
-                                        .id = q.id,
-                                        .position = q.position,
-                                        .code = refused ? K2_BAD_INPUT : K2_PEER_REFUSED,
-                                        .text = err.text});
+    if (code != K2_OK) tell_failure(c.io, &c, refused ? K2_BAD_INPUT : K2_PEER_REFUSED, err.text);
 }
 
 /* Prompt and what is generated so far, as ids. */
@@ -198,25 +232,17 @@ void k2m_call_request(k2m_io *io, const k2m_action *a)
     k2_buf body;
     k2_buf_init(&body, K2M_ANSWER_BYTES_MAX);
     k2_openai_write_request(&body, &r, NULL);
-    request *q = k2_alloc(sizeof *q);
-    *q = (request){.io = io, .id = a->id, .position = a->position};
+    k2m_call *call = call_new(io, false);
+    call->ids[0] = a->id;
+    call->position = a->position;
     k2_error err = {0};
-    if (send_call(io, "/v1/completions", &body, answered, q, &err) != K2_OK) {
-        k2_free(q);
-        post_failure(io, (k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = a->id, .position = a->position}, err.text);
-    }
+    if (call_send(call, "/v1/completions", &body, answered, &err) != K2_OK) call_failed(call, err.text);
     k2_buf_fini(&body);
     k2_free(r.prompt_ids);
 }
 
 /* ---- rewards
  * ----------------------------------------------------------------------------------------------------------------- */
-
-typedef struct scoring {
-    k2m_io *io;
-    uint64_t ids[K2M_SCORE_ITEMS];
-    uint32_t count;
-} scoring;
 
 static void put_item(k2m_io *io, uint64_t id, bool first, k2_buf *body)
 {
@@ -269,7 +295,7 @@ static bool read_id(const cJSON *v, uint64_t *out)
 }
 
 /* All scores of a body, in order; false where one is missing or not what was asked for. */
-static bool read_scores(const char *body, size_t n, const scoring *s, double *rewards, bool *has, char (*details)[96])
+static bool read_scores(const char *body, size_t n, const k2m_call *s, double *rewards, bool *has, char (*details)[96])
 {
     cJSON *root = cJSON_ParseWithLength(body, n);
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "scores");
@@ -290,8 +316,8 @@ static bool read_scores(const char *body, size_t n, const scoring *s, double *re
 
 static void scored(void *arg, k2_code code, int status, const char *body, size_t n)
 {
-    scoring s = *(scoring *)arg;
-    k2_free(arg);
+    k2m_call s = *(k2m_call *)arg;
+    call_free(arg);
     if (k2_loop_ending(s.io->loop)) return;
     double rewards[K2M_SCORE_ITEMS];
     bool has[K2M_SCORE_ITEMS];
@@ -308,23 +334,20 @@ static void scored(void *arg, k2_code code, int status, const char *body, size_t
     }
     char text[K2M_TEXT_MAX];
     snprintf(text, sizeof text, "status %d: %.*s", status, (int)K2_MIN(n, 200u), body);
-    k2m_io_event(s.io, &(k2m_event){.type = K2M_EV_SCORE_FAILED, .ids = s.ids, .count = s.count, .text = text});
+    tell_failure(s.io, &s, K2_PEER_REFUSED, text);
 }
 
 void k2m_call_score(k2m_io *io, const k2m_action *a)
 {
-    scoring *s = k2_alloc(sizeof *s);
-    *s = (scoring){.io = io, .count = a->count};
-    memcpy(s->ids, a->ids, sizeof s->ids);
+    k2m_call *call = call_new(io, true);
+    call->count = a->count;
+    memcpy(call->ids, a->ids, sizeof call->ids);
     k2_buf body;
     k2_buf_init(&body, K2M_ANSWER_BYTES_MAX);
     k2_buf_puts(&body, "{\"items\":[");
     for (uint32_t i = 0; i < a->count; i++) put_item(io, a->ids[i], i == 0, &body);
     k2_buf_puts(&body, "]}");
     k2_error err = {0};
-    if (send_call(io, "/k2/score", &body, scored, s, &err) != K2_OK) {
-        post_failure(io, (k2m_event){.type = K2M_EV_SCORE_FAILED, .ids = s->ids, .count = s->count}, err.text);
-        k2_free(s);
-    }
+    if (call_send(call, "/k2/score", &body, scored, &err) != K2_OK) call_failed(call, err.text);
     k2_buf_fini(&body);
 }

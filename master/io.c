@@ -256,6 +256,7 @@ static void close_parts(k2m_io *io)
     k2_timer_stop(io->tick);
     k2m_workers_fini(io);
     k2_launch_close(io->launch);
+    k2m_calls_drop(io);
     if (io->http) k2_http_client_close(io->http);
     k2_net_server_close(io->server);
     k2_loop_free(io->loop); /* the last write ends here */

@@ -103,6 +103,8 @@ typedef struct k2m_held {
     k2_net_call *call;
 } k2m_held;
 
+typedef struct k2m_call k2m_call; /* calls.c */
+
 typedef struct k2m_io {
     k2m_run *run;
     k2m_core *core;
@@ -131,6 +133,7 @@ typedef struct k2m_io {
     uint32_t why_count;
     uint64_t probe_ns; /* when the probe under way began */
     k2_http_client *http;
+    k2m_call *calls; /* under way to the proxy */
     k2_xfer *xfer;
     k2_xfer_segment *segment; /* of the batch */
     uint64_t batch_step;
@@ -153,6 +156,8 @@ void k2m_io_event(k2m_io *io, k2m_event *ev);
 /* calls.c: HTTP to the proxy */
 void k2m_call_request(k2m_io *io, const k2m_action *a);
 void k2m_call_score(k2m_io *io, const k2m_action *a);
+/* The proxy that they went to has been replaced: none of their answers counts any more, all of them have failed. */
+void k2m_calls_drop(k2m_io *io);
 /* batch.c */
 void k2m_batch_make(k2m_io *io, uint64_t step);
 /* latest.c: `latest` and the removal of older checkpoints, on a pool thread */

@@ -95,6 +95,7 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
 {
     clear_slot(&io->slots[a->worker]);
     const k2m_worker *w = &io->core->workers[a->worker];
+    if (w->role == K2M_PROXY) k2m_calls_drop(io);
     char index[16], nonce[24];
     snprintf(index, sizeof index, "%u", w->index);
     snprintf(nonce, sizeof nonce, "%llu", (unsigned long long)a->incarnation);

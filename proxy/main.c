@@ -264,10 +264,8 @@ static void on_lost(void *arg, k2_code why, const char *text)
 {
     proxy *p = arg;
     K2_LOG_ERROR(p->log, "the master is lost: %s: %s", k2_code_name(why), text);
-    k2_log_close(p->log);
-    /* Nothing is to be saved or told to anyone, so the process ends here: closing nng's socket just when its peer has gone
-     * aborts the process now and then ("panic: pthread_mutex_unlock", nng 1.5). */
-    k2_net_process_end(1);
+    p->exit_code = 1;
+    k2_loop_stop(p->loop);
 }
 
 static const k2_net_worker_ops worker_ops = {.on_welcome = on_welcome, .on_command = on_command, .on_lost = on_lost};

@@ -439,7 +439,7 @@ int k2i_worker_run(const k2i_options *o)
     int rc = w->status_code;
     /* A pull may be waiting for a source that does not answer. It is nobody's any more, and what we offer goes with the
      * process. */
-    if (w->pulling) _exit(rc);
+    if (w->pulling) k2_net_process_end(rc);
     finish(w);
     return rc;
 }

@@ -125,7 +125,7 @@ static void loop_end(void *arg)
 static void end(trainer_io *io, int status)
 {
     io->exit_status = status;
-    if (io->work_running) _exit(status);
+    if (io->work_running) k2_net_process_end(status);
     if (status == 0)
         k2_net_worker_flush(io->worker, loop_end, io);
     else

@@ -194,5 +194,6 @@ void k2_net_client_close(k2_net_client *c)
 {
     if (!c) return;
     k2i_bridge_close(&c->bridge);
+    if (k2i_net_leave_open(&c->bridge)) return;
     k2i_net_close_bounded(close_socket, c);
 }

@@ -88,7 +88,8 @@ typedef struct k2_net_worker_config {
  * on_command  each command once, in order of cmd, also while earlier ones are unfinished; answer each with k2_net_worker_done.
  *             msg is valid during the call only.
  * on_lost     at most once, last: FENCED (another took our place), PEER_REFUSED (not admitted), TIMEOUT (no answer for the
- *             lease, counted on the monotonic clock from the last answer). The process shall clean up and exit; nothing comes
+ *             lease, counted on the monotonic clock from the last answer; who was stopped itself listens for a quarter of a lease
+ *             first, and most often hears that it is fenced). The process shall clean up and exit; nothing comes
  *             any more.
  */
 typedef struct k2_net_worker_ops {
@@ -124,13 +125,17 @@ void k2_net_token_make(char out[K2_NET_TOKEN_BYTES]);
 /* Equal? In a time that depends on the lengths alone. A NULL or empty expected token equals nothing. */
 bool k2_net_token_equal(const char *expected, const char *got);
 
-/* k2_net_process_end - end the process as exit(status) does, but without the handlers that libraries left for that moment.
+/* k2_net_process_begin, k2_net_process_end - the door of every program that speaks over nng, and the one way to end it.
  *
- * nng's own handler destroys its locks while its threads may still be ending a socket; now and then the process then aborts
- * ("panic: pthread_mutex_lock") where it should have ended with its status. The door of every program with nng ends here.
+ * nng 1.5 cannot be trusted to close: nng_close may wait for ever for a message that arrives at that moment, aborts now and then
+ * when the peer goes just then ("panic: pthread_mutex_unlock"), and its exit handler destroys locks that its threads still use.
+ * In a process that began here, closing a server or client only ends its callbacks (and removes the server's socket file); the
+ * sockets go with the process, which end() ends as exit(status) does, but without the handlers that libraries left for that
+ * moment. Tests, which open and close many in one process, do not begin here and close for real.
  *
  * keeps    buffered output is written; the leak check of a sanitizer and the counts of a coverage build still happen
  */
+void k2_net_process_begin(void);
 _Noreturn void k2_net_process_end(int status);
 
 #endif

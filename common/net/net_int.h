@@ -25,6 +25,7 @@ typedef struct k2i_bridge {
     pthread_mutex_t lock; /* held while posting: after k2i_bridge_close nobody posts any more, so the loop may go */
     bool closing;
     atomic_uint refs;
+    struct k2i_bridge *left; /* the one before, of those that stay until the process ends */
 } k2i_bridge;
 
 void k2i_bridge_init(k2i_bridge *b, k2_loop *loop);
@@ -38,6 +39,8 @@ bool k2i_bridge_closing(k2i_bridge *b);
 /* True for the one that gave back the last of refs, and must release the memory. */
 bool k2i_bridge_leave(k2i_bridge *b);
 
+/* True in a process whose sockets end with it: then the object, whose bridge is closed, is kept reachable and left as it is. */
+bool k2i_net_leave_open(k2i_bridge *b);
 /* Run close(arg) on a thread of its own, and wait for its end for at most a second, or 10 ms once one has not ended. nng 1.5
  * can wait for ever in nng_close when a message arrives at that very moment (its stopped receive is never completed); then that
  * thread stays behind, with what it holds. */

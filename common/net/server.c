@@ -14,6 +14,7 @@
 #include <nng/protocol/reqrep0/rep.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define IDLE_SLOTS 8u /* receiving at any time, so that a burst is not answered one by one */
 #define SLOTS_MAX  (K2_NET_CALLS_MAX + IDLE_SLOTS)
@@ -320,5 +321,9 @@ void k2_net_server_close(k2_net_server *server)
             call_unlink(call);
             k2_free(call);
         }
+    if (k2i_net_leave_open(&server->bridge)) {
+        if (strncmp(server->url, "ipc://", 6) == 0) unlink(server->url + 6);
+        return;
+    }
     k2i_net_close_bounded(close_socket, server);
 }

@@ -318,7 +318,10 @@ static void test_refused(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1) k2_net_process_end(k2_rollout_main(argc, argv));
+    if (argc > 1) {
+        k2_net_process_begin();
+        k2_net_process_end(k2_rollout_main(argc, argv));
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life),
         cmocka_unit_test(test_refused),

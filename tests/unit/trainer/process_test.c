@@ -190,7 +190,10 @@ static void test_bad_arguments(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc > 1 && strcmp(argv[1], "trainer") == 0) k2_net_process_end(k2_trainer_main(argc - 1, argv + 1));
+    if (argc > 1 && strcmp(argv[1], "trainer") == 0) {
+        k2_net_process_begin();
+        k2_net_process_end(k2_trainer_main(argc - 1, argv + 1));
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_arguments),
         cmocka_unit_test(test_life),
