@@ -4,6 +4,7 @@
  *   job.c       one client's request: from its body to its last byte
  *   upstream.c  its engine's side: the stream that comes, and what becomes of it when the engine fails
  *   pages.c     which path is what; /health, /metrics, /k2/engines
+ *   requests.c  /k2/requests: who waits for which engine
  *
  * Nouns: a *job* is one client's request that takes an engine; it is in the core from its beginning until the answer is whole,
  * and lives a little longer where a slow client has not taken the answer yet.
@@ -76,6 +77,8 @@ struct k2i_px_job {
     bool broken;
     bool *gone; /* set when the job is freed, for who may not know */
     uint64_t begin_ns;
+    uint64_t sent_ns, last_ns, deadline_ns; /* of the attempt: when it went out, the engine's last byte (0: none yet), when it
+                                             * counts as stalled */
 
     /* FORWARD: passed on as it is. */
     const char *path, *method;
@@ -153,6 +156,12 @@ void k2i_px_respond_error(k2i_px_io *io, k2_http_req *req, const k2_openai_error
 void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot);
 void k2i_px_upstream_cancel(k2i_px_job *job);
 void k2i_px_upstream_failed(k2i_px_job *job, k2i_px_why why, const char *text);
+
+/* ---- requests.c ---- */
+#define K2I_PX_REQUESTS_SHOWN 64u /* of /k2/requests: those that have been without a sign of life longest */
+void k2i_px_serve_requests(k2i_px_io *io, k2_http_req *req);
+/* The same facts of one job as words for the log; out holds a line. */
+void k2i_px_job_describe(const k2i_px_job *job, char *out, size_t n);
 
 /* ---- pages.c ---- */
 void k2i_px_route(void *io, k2_http_req *req);

@@ -270,6 +270,11 @@ void k2i_px_job_fail(k2i_px_job *job, int status, uint32_t retry_after_s, const 
     k2_openai_error_set(&e, status, status == 429 ? "overloaded" : "engine_unavailable", NULL, "%s%s%s", text,
                         tell ? "; the last one: " : "", tell ? job->failure : "");
     k2i_px_upstream_cancel(job);
+    if (status == 503) { /* proxy.wait_ms has passed */
+        char words[256];
+        k2i_px_job_describe(job, words, sizeof words);
+        K2_LOG_WARN(job->io->log, "wait: deadline passed: %s: %s", text, words);
+    }
     K2_LOG_DEBUG(job->io->log, "request failed status=%d text=\"%s\" tokens=%zu attempts=%u", status, text, job->count,
                  job->attempts);
     if (!job->begun) {

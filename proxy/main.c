@@ -50,7 +50,8 @@ static const char help[] =
     "  --nonce N            number that the launcher gave this start (default 0)\n"
     "  --help               this text\n"
     "\n"
-    "Endpoints: POST /v1/completions, /v1/chat/completions, /k2/score; GET /v1/models, /health, /metrics, /k2/engines.\n";
+    "Endpoints: POST /v1/completions, /v1/chat/completions, /k2/score; GET /v1/models, /health, /metrics, /k2/engines, "
+    "/k2/requests.\n";
 
 /* ---- command line ----------------------------------------------------------------------------------------------------------
  */

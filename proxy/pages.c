@@ -138,6 +138,7 @@ static const page pages[] = {{"POST", "/v1/completions", serve_completions},
                              {"GET", "/v1/models", serve_models},
                              {"POST", "/k2/score", serve_score},
                              {"GET", "/k2/engines", serve_engines},
+                             {"GET", "/k2/requests", k2i_px_serve_requests},
                              {"GET", "/health", serve_health},
                              {"GET", "/metrics", serve_metrics}};
 
@@ -154,7 +155,8 @@ void k2i_px_route(void *arg, k2_http_req *req)
     } else if (strcmp(found->method, method) != 0) {
         k2_openai_error_set(&e, 405, "method_not_allowed", NULL, "%s takes %s, not %s", path, found->method, method);
         k2_http_header_add(req, "Allow", found->method);
-    } else if (io->draining && found->serve != serve_health && found->serve != serve_metrics && found->serve != serve_engines) {
+    } else if (io->draining && found->serve != serve_health && found->serve != serve_metrics && found->serve != serve_engines &&
+               found->serve != k2i_px_serve_requests) {
         k2_openai_error_set(&e, 503, "shutting_down", NULL, "the proxy is shutting down");
     } else if (!io->ready) {
         k2_openai_error_set(&e, 503, "starting", NULL, "the proxy waits for its configuration from the master");

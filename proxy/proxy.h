@@ -1,7 +1,7 @@
 /* proxy - one OpenAI-compatible endpoint in front of all engines.
  *
- * Clients see /v1/completions, /v1/chat/completions (plain and streaming), /v1/models, /health, /metrics, GET /k2/engines and
- * POST /k2/score. Behind it a request goes to the engine with the fewest outstanding tokens; the samples of one group stay on
+ * Clients see /v1/completions, /v1/chat/completions (plain and streaming), /v1/models, /health, /metrics, GET /k2/engines,
+ * GET /k2/requests and POST /k2/score. Behind it a request goes to the engine with the fewest outstanding tokens; the samples of one group stay on
  * one engine while load allows; a training request reaches only engines that echoed the digest in force; and when an engine dies in
  * mid-answer the rest is generated elsewhere from the token ids that came, so that the client sees one whole answer.
  *

@@ -571,6 +571,17 @@ uint32_t k2i_px_engine_slots(const k2i_px *c)
     return c->config.engines_max;
 }
 
+void k2i_px_request_get(const k2i_px *c, uint32_t request, k2i_px_request *out)
+{
+    K2_ASSERT(request < c->config.requests_max && c->reqs[request].state != REQ_FREE);
+    const req *r = &c->reqs[request];
+    bool running = r->state == REQ_RUNNING;
+    *out = (k2i_px_request){.running = running,
+                            .engine = r->engine,
+                            .deadline_ns = running ? 0 : r->deadline_ns,
+                            .waits = running ? "" : why_waiting(c, r)};
+}
+
 const char *k2i_px_state_name(k2i_px_engine_state s)
 {
     static const char *const names[] = {"free", "joining", "ready", "draining", "down"};

@@ -156,6 +156,14 @@ typedef struct k2i_px_stats {
     uint64_t admitted, refused, expired, retried, moved, done, canceled, failed, engines_dropped;
 } k2i_px_stats;
 
+/* Where one request stands. */
+typedef struct k2i_px_request {
+    bool running;         /* at an engine; else queued */
+    uint32_t engine;      /* slot, K2I_PX_NONE when queued */
+    uint64_t deadline_ns; /* queued: when it is given up */
+    const char *waits;    /* queued: for what; a literal */
+} k2i_px_request;
+
 typedef struct k2i_px k2i_px;
 
 /* memory   new allocates all that is ever needed */
@@ -166,6 +174,8 @@ void k2i_px_step(k2i_px *c, const k2i_px_event *ev, k2i_px_outbox *out);
 const k2i_px_engine *k2i_px_engine_at(const k2i_px *c, uint32_t slot);
 uint32_t k2i_px_engine_slots(const k2i_px *c);
 const char *k2i_px_state_name(k2i_px_engine_state s);
+/* The request must be in the core: between its REQUEST and its end. */
+void k2i_px_request_get(const k2i_px *c, uint32_t request, k2i_px_request *out);
 /* Digest and version of the gate; false when it is shut. */
 bool k2i_px_gate(const k2i_px *c, uint64_t *version, k2_digest *digest);
 void k2i_px_stats_get(const k2i_px *c, k2i_px_stats *out);

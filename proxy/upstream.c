@@ -97,6 +97,9 @@ void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot)
         spec.body = io->body.data;
         spec.body_bytes = io->body.len;
     }
+    job->sent_ns = k2_loop_now_ns(io->loop);
+    job->last_ns = 0;
+    job->deadline_ns = job->sent_ns + spec.first_byte_ns;
     job->call = k2_http_request(io->client, &spec, &call_ops, job, NULL);
     if (job->call) return;
     job->broken = true; /* we are inside the core's step: it is told behind the actions */
@@ -121,6 +124,11 @@ void k2i_px_upstream_failed(k2i_px_job *job, k2i_px_why why, const char *text)
     static const char *const names[] = {"refused", "broken", "stalled", "error", "busy", "wrong_digest"};
     k2i_px_io *io = job->io;
     snprintf(job->failure, sizeof job->failure, "%s", text);
+    if (why == K2I_PX_STALLED) { /* a deadline has passed: who waited for whom */
+        char words[256];
+        k2i_px_job_describe(job, words, sizeof words);
+        K2_LOG_WARN(io->log, "wait: deadline passed: %s", words);
+    }
     k2i_px_upstream_cancel(job);
     if (job->finish[0]) { /* all had come but the end of the connection */
         k2i_px_job_complete(job);
@@ -252,6 +260,8 @@ static void on_head(void *arg, int status, const char *content_type)
 static void on_data(void *arg, const char *data, size_t n)
 {
     k2i_px_job *job = arg;
+    job->last_ns = k2_loop_now_ns(job->io->loop);
+    job->deadline_ns = job->last_ns + job->io->config.stall_ms * K2_NS_PER_MS;
     if (job->sse) {
         k2_code code = k2_sse_feed(&job->events, data, n, on_event, job);
         if (code == K2_LIMIT) k2i_px_upstream_failed(job, K2I_PX_BROKEN, "an event is too large");

@@ -33,6 +33,7 @@ typedef struct answer {
 static k2_loop *loop;
 static k2i_px_io *px;
 static k2_http_client *client;
+static k2_log *log_of; /* of the proxy; NULL but where a test reads it */
 static stub stubs[STUBS];
 static char base[64];
 static const k2_digest A = {0xaaaa, 0xbbbb};
@@ -46,7 +47,7 @@ static void start(const k2i_px_io_config *config)
     uint16_t port;
     memset(stubs, 0, sizeof stubs);
     loop = k2_loop_new();
-    px = k2i_px_io_new(loop, NULL);
+    px = k2i_px_io_new(loop, log_of);
     assert_int_equal(k2i_px_io_listen(px, "127.0.0.1", 0, &port, &err), K2_OK);
     k2i_px_io_configure(px, config ? config : &usual);
     snprintf(base, sizeof base, "http://127.0.0.1:%u", port);
@@ -587,6 +588,60 @@ static void other_paths(void **state)
     end();
 }
 
+static bool log_has(const char *needle)
+{
+    k2_buf b;
+    k2_buf_init(&b, 1 << 20);
+    k2_log_tail(log_of, &b);
+    bool has = b.data && strstr(b.data, needle);
+    k2_buf_fini(&b);
+    return has;
+}
+
+/* /k2/requests tells which engine has which trajectory and how long it has been quiet; deadlines that pass are in the log. */
+static void who_waits_for_whom(void **state)
+{
+    (void)state;
+    answer a, b, r;
+    k2_error err;
+    log_of = k2_log_open("/dev/null", "proxy", 0, K2_LOG_INFO, &err);
+    assert_non_null(log_of);
+    start(&(k2i_px_io_config){
+        .queue_max = 100, .retries = 0, .health_ms = 20, .connect_ms = 5000, .stall_ms = 900, .wait_ms = 200});
+    engines(1);
+    stubs[0].stall_after = 3;
+    stubs[0].fail_times = 1;
+    ask(&a, "{\"prompt\":[5,6,7],\"max_tokens\":10,\"k2\":{\"trajectory\":3077,\"group\":3}}");
+    wait_sent(3, &stubs[0]);
+    ask(&b, "{\"prompt\":[5],\"max_tokens\":10,\"k2\":{\"trajectory\":4096,\"digest\":\"000000000000aaaa000000000000bbbb\"}}");
+    while (px->job_count < 2) {
+        k2_timer *t = k2_timer_start(loop, K2_NS_PER_MS, 0, stop_loop, NULL);
+        k2_loop_run(loop);
+        k2_timer_stop(t);
+    }
+    ask_page(&r, "/k2/requests");
+    finish(&r);
+    assert_int_equal(r.status, 200);
+    static const char *const needles[] = {"\"running\":1,\"queued\":1",
+                                          "\"state\":\"running\",\"trajectory\":3077,\"group\":3,\"engine\":0",
+                                          "\"state\":\"queued\",\"trajectory\":4096,\"group\":null,\"engine\":null",
+                                          "\"waits\":\"no engine holds the weights that the request needs\""};
+    for (size_t i = 0; i < K2_COUNT(needles); i++)
+        if (!strstr(r.body.data, needles[i])) fail_msg("%s is not in %s", needles[i], r.body.data);
+    drop(&r);
+    finish(&b);
+    assert_int_equal(b.status, 503);
+    assert_true(log_has("wait: deadline passed: no engine holds the weights") && log_has("of trajectory 4096"));
+    finish(&a);
+    assert_int_equal(a.status, 502);
+    assert_true(log_has("wait: deadline passed: completion request of trajectory 3077"));
+    drop(&a);
+    drop(&b);
+    end();
+    k2_log_close(log_of);
+    log_of = NULL;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plain_and_streaming),
@@ -598,6 +653,7 @@ int main(void)
                                        cmocka_unit_test(foreign_engines),
                                        cmocka_unit_test(engine_without_streams),
                                        cmocka_unit_test(refusals),
+                                       cmocka_unit_test(who_waits_for_whom),
                                        cmocka_unit_test(client_that_leaves_is_canceled_at_the_engine),
                                        cmocka_unit_test(other_paths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
