@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/planted.h"
 #include "common/log/log.h"
 
 static const char *const phase_names[K2M_PHASE_COUNT] = {"start",  "join",     "init",  "pretrain", "save",
@@ -288,9 +289,10 @@ static void published(k2m_core *m)
         k2_error err;
         k2_code code = k2_replay_consume(m->replay, v, &err);
         K2_ASSERT(code == K2_OK);
+        if (K2_PLANTED(RELEASED_EARLY)) (void)k2_replay_release(m->replay, v, &err);
         m->iteration++;
         k2m_record_iteration(m);
-    } else if (v < n.step_consumed) {
+    } else if (v < n.step_consumed && !K2_PLANTED(OLD_VERSION_IN_FORCE)) {
         k2m_decide(m);
         return;
     }
@@ -401,7 +403,7 @@ static void trainer_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_
     }
     K2_ASSERT(m->barrier_left > 0);
     m->barrier_left--;
-    m->barrier_failed |= d->code != K2_OK;
+    m->barrier_failed |= d->code != K2_OK && !K2_PLANTED(RANK_FAILURE_IGNORED);
     if (type == K2_MSG_JOIN && d->locators.count == 1) snprintf(w->locator, sizeof w->locator, "%s", d->locators.items[0]);
     if (w->index == 0 && type == K2_MSG_PUBLISH && d->locators.count == 1)
         snprintf(m->trainer_locator, sizeof m->trainer_locator, "%s", d->locators.items[0]);
@@ -417,7 +419,7 @@ static void trainer_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_
         }
         if (w->index == 0) m->force_bytes = type == K2_MSG_PUBLISH ? d->bytes : m->force_bytes;
     }
-    if (m->barrier_left > 0) return;
+    if (m->barrier_left > 0 && !(K2_PLANTED(LATEST_EARLY) && type == K2_MSG_SAVE)) return;
     if (m->barrier_failed)
         barrier_failed(m);
     else
@@ -466,7 +468,7 @@ static void batch_ready(k2m_core *m, const k2m_event *ev)
 {
     if (m->phase != K2M_PHASE_BATCH || ev->step != m->batch_step) return;
     if (!m->trainers_ready) { /* one died meanwhile; the batch is asked for again when they have come back */
-        k2m_decide(m);
+        if (!K2_PLANTED(BATCH_FORGOTTEN)) k2m_decide(m);
         return;
     }
     snprintf(m->batch_locator, sizeof m->batch_locator, "%s", ev->locator);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/planted.h"
 #include "common/log/log.h"
 
 /* ---- prompts ---------------------------------------------------------------------------------------------------------- */
@@ -145,7 +146,7 @@ void k2m_generate_pump(k2m_core *m)
 static bool awaited(const k2m_core *m, const k2m_event *ev, k2_replay_info *info)
 {
     return m->phase == K2M_PHASE_GENERATE && k2_replay_find(m->replay, ev->id, info) == K2_OK &&
-           info->state == K2_REPLAY_RUNNING && info->generated == ev->position;
+           info->state == K2_REPLAY_RUNNING && (info->generated == ev->position || K2_PLANTED(WRONG_POSITION));
 }
 
 static void eval_answer(k2m_core *m, const k2m_event *ev)
@@ -310,7 +311,7 @@ void k2m_score_failed(k2m_core *m, const k2m_event *ev)
     if (m->phase != K2M_PHASE_GENERATE && m->phase != K2M_PHASE_EVAL) return;
     if (m->scores_inflight == 0 || ev->count == 0 || ((ev->ids[0] & K2M_EVAL_BIT) != 0) != (m->phase == K2M_PHASE_EVAL)) return;
     m->scores_inflight--;
-    for (uint32_t i = 0; i < ev->count; i++) queue_score(m, ev->ids[i]);
+    for (uint32_t i = 0; i < ev->count && !K2_PLANTED(SCORE_LOST); i++) queue_score(m, ev->ids[i]);
     k2m_log(m, K2_LOG_WARN, "a request for rewards failed and is made again: %.200s", ev->text);
     retry_later(m, ev->text);
 }

@@ -63,13 +63,11 @@ static void release(k2m_io *io)
 {
     if (io->releasing) return;
     io->releasing = true;
-    uint64_t durable = k2_journal_durable_seq(io->journal);
-    while (io->held_first < io->held_count && io->held[io->held_first].needs <= durable && !io->ended) {
-        k2m_held h = io->held[io->held_first++]; /* a copy: performing may hold further actions and move the array */
+    k2m_held h;
+    while (!io->ended && k2m_hold_take(&io->hold, k2_journal_durable_seq(io->journal), &h)) {
         perform(io, &h);
         k2_msg_free(&h.action.msg);
     }
-    if (io->held_first == io->held_count) io->held_first = io->held_count = 0;
     io->releasing = false;
 }
 
@@ -138,23 +136,9 @@ static void pump_journal(k2m_io *io)
 
 static void hold(k2m_io *io, const k2m_action *a, uint64_t needs)
 {
-    if (io->held_count == io->held_capacity && io->held_first > io->held_count / 2) { /* room in front: no need to grow */
-        io->held_count -= io->held_first;
-        memmove(io->held, io->held + io->held_first, io->held_count * sizeof *io->held);
-        io->held_first = 0;
-    }
-    if (io->held_count == io->held_capacity) {
-        io->held_capacity = io->held_capacity ? io->held_capacity * 2 : 256;
-        io->held = k2_realloc_array(io->held, io->held_capacity, sizeof *io->held);
-    }
-    k2m_held *h = &io->held[io->held_count++];
-    *h = (k2m_held){.needs = needs, .action = *a};
-    h->action.msg = (k2_msg){0};
-    if (a->type == K2M_ACT_COMMAND) k2_msg_copy(&h->action.msg, &a->msg);
-    if (a->type == K2M_ACT_ADMIT || a->type == K2M_ACT_REFUSE) {
-        h->call = io->hello;
-        io->hello = NULL;
-    }
+    bool answers = a->type == K2M_ACT_ADMIT || a->type == K2M_ACT_REFUSE;
+    k2m_hold_put(&io->hold, a, needs, answers ? io->hello : NULL);
+    if (answers) io->hello = NULL;
 }
 
 void k2m_io_event(k2m_io *io, k2m_event *ev)
@@ -262,9 +246,8 @@ static void close_parts(k2m_io *io)
     k2_loop_free(io->loop); /* the last write ends here */
     k2_xfer_segment_destroy(io->segment);
     k2_xfer_close(io->xfer);
-    for (size_t i = io->held_first; i < io->held_count; i++) k2_msg_free(&io->held[i].action.msg);
     for (uint32_t i = 0; i < io->eval_count; i++) k2_free(io->eval[i].ids);
-    k2_free(io->held);
+    k2m_hold_fini(&io->hold);
     k2_free(io->eval);
     k2_free(io->slots);
     k2_free(io->config_json);

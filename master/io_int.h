@@ -20,6 +20,7 @@
 #include "common/token/token.h"
 #include "common/xfer/xfer.h"
 #include "master/core_int.h"
+#include "master/hold_int.h"
 
 #define K2M_TICK_NS       (50 * K2_NS_PER_MS)
 #define K2M_ANSWER_BYTES_MAX (64u << 20) /* body of one answer of the proxy */
@@ -97,12 +98,6 @@ typedef struct k2m_slot { /* of one worker */
     uint32_t queued;
 } k2m_slot;
 
-typedef struct k2m_held {
-    uint64_t needs; /* journal record that must be durable */
-    k2m_action action;
-    k2_net_call *call;
-} k2m_held;
-
 typedef struct k2m_call k2m_call; /* calls.c */
 
 typedef struct k2m_io {
@@ -126,8 +121,7 @@ typedef struct k2m_io {
     k2_launch *launch;
     struct k2m_proc *procs;
     k2m_slot *slots;
-    k2m_held *held;
-    size_t held_count, held_capacity, held_first;
+    k2m_hold hold;
     k2_net_call *hello; /* in hand */
     k2_net_call *why[K2M_WHY_MAX]; /* asked, answered when the probe is over */
     uint32_t why_count;

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "common/base/planted.h"
+
 typedef enum req_state { REQ_FREE, REQ_QUEUED, REQ_RUNNING } req_state;
 
 typedef struct req {
@@ -148,7 +150,7 @@ static req *req_get(k2i_px *c, uint32_t i)
 static bool may_serve(const k2i_px *c, const k2i_px_engine *e, const req *r)
 {
     if (e->state != K2I_PX_READY || e->leaving || e->busy_until_ns > c->now_ns) return false;
-    if (!r->training) return true;
+    if (!r->training || K2_PLANTED(ROUTED_ANYWHERE)) return true;
     /* A training request names its weights or takes those of the gate; where a gate is in force both must agree. */
     k2_digest need = r->has_digest ? r->digest : c->gate;
     if (!r->has_digest && !c->has_gate) return false;
@@ -291,6 +293,7 @@ static void down(k2i_px *c, k2i_px_engine *e)
 
 static void forget(k2i_px *c, uint32_t slot)
 {
+    if (K2_PLANTED(MOVED_FORGOTTEN) && c->engines[slot].requests) return;
     move_all(c, slot);
     for (uint32_t i = 0; i < c->config.requests_max; i++)
         if (c->reqs[i].avoid == slot && c->reqs[i].state != REQ_FREE) c->reqs[i].avoid = K2I_PX_NONE;

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/base/planted.h"
+
 static k2_code malformed(uint32_t type, size_t len, k2_error *err)
 {
     return k2_error_set(err, K2_CORRUPT, "replay: record of type %u: impossible length of %zu bytes", type, len);
@@ -144,7 +146,7 @@ static k2_code apply_snapshot_group(k2_replay *r, const void *bytes, size_t len,
         r->blocks_reserved + need > r->block_count)
         return k2_error_set(err, K2_CORRUPT, "replay: snapshot: group %llu does not fit here", (unsigned long long)x.group);
     k2i_group *g = k2i_group_put(r, x.group, x.prompt, x.size, (const int32_t *)((const char *)bytes + sizeof x), x.count);
-    g->step = x.step;
+    g->step = K2_PLANTED(CONSUMED_TWICE) ? 0 : x.step;
     return K2_OK;
 }
 
@@ -180,7 +182,7 @@ static k2_code apply_end(k2_replay *r, size_t len, k2_error *err)
 {
     if (len != 0 || !r->snapshot_open || r->snapshot_next_group < r->counts.next_group)
         return malformed(K2I_SNAPSHOT_END, len, err);
-    r->counts.next_group = r->snapshot_next_group;
+    r->counts.next_group = r->snapshot_next_group + K2_PLANTED(PROMPT_SKIPPED);
     r->snapshot_open = false;
     return K2_OK;
 }

@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#include "common/base/planted.h"
+
 static const char *const state_names[] = {"queued", "running", "finished", "scored", "consumed", "dropped"};
 
 const char *k2_replay_state_name(k2_replay_state s)
@@ -254,7 +256,7 @@ void k2i_group_remove(k2_replay *r, k2i_group *g)
 static bool due(const k2i_trajectory *t, uint64_t iteration, bool resumed)
 {
     if (t->state != K2_REPLAY_QUEUED) return false;
-    if (t->until == 0 && t->cuts > 0 && t->iteration == iteration) return false; /* had its segment */
+    if (t->until == 0 && t->cuts > 0 && t->iteration + K2_PLANTED(TOO_STALE) >= iteration) return false; /* had its segment */
     return resumed == (t->cuts > 0 || t->until > 0);
 }
 

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "common/base/planted.h"
+
 typedef struct request_list {
     k2i_request *head, *tail;
     uint32_t count;
@@ -172,6 +174,7 @@ static void finish(k2i_core *c, k2i_request *r, k2i_finish why)
 void k2i_core_end(k2i_core *c, k2i_request *r, k2i_finish why)
 {
     K2_ASSERT(!c->planned && why != K2I_RUNNING);
+    if (K2_PLANTED(PAGES_LEAKED)) r->page_count = 0;
     if (r->finish == K2I_RUNNING) finish(c, r, why);
 }
 
@@ -227,7 +230,7 @@ static void admit_waiting(k2i_core *c)
     if (k2_digest_zero(c->digest)) return;
     while (c->waiting.head) {
         k2i_request *r = c->waiting.head;
-        if (r->has_digest && !k2_digest_equal(r->digest, c->digest)) {
+        if (r->has_digest && !k2_digest_equal(r->digest, c->digest) && !K2_PLANTED(STALE_ANSWERED)) {
             finish(c, r, K2I_STALE);
             continue;
         }

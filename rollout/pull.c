@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "common/base/planted.h"
+
 #define POLL_NS (20 * K2_NS_PER_MS) /* how soon a pull that is to be ended notices */
 #define HEADER  K2_WEIGHTS_SEGMENT_HEADER_BYTES
 
@@ -111,7 +113,7 @@ static k2_code fetch_manifest(fetch *f, k2_error *err)
 
 static k2_code check_manifest(const fetch *f, const k2_weights_slot *slots, size_t count, k2_error *err)
 {
-    if (!k2_digest_equal(f->manifest->digest, f->p->digest)) {
+    if (!k2_digest_equal(f->manifest->digest, f->p->digest) && !K2_PLANTED(OTHER_WEIGHTS)) {
         char found[K2_DIGEST_HEX], wanted[K2_DIGEST_HEX];
         k2_digest_hex(f->manifest->digest, found);
         k2_digest_hex(f->p->digest, wanted);
@@ -146,7 +148,7 @@ static k2_code fetch_data(fetch *f, k2_error *err)
         .bytes = f->layout.data_bytes,
         .local = (char *)k2_xfer_segment_memory(f->segment) + f->layout.data_offset,
         .chunk_bytes = f->manifest->chunk_bytes,
-        .hashes = f->manifest->chunks,
+        .hashes = K2_PLANTED(UNVERIFIED) ? NULL : f->manifest->chunks,
     };
     k2_xfer_batch *batch;
     k2_code code = k2_xfer_batch_submit(f->p->xfer, &req, 1, &batch, err);
@@ -167,7 +169,7 @@ static k2_code run(fetch *f, const k2_weights_slot *slots, size_t count, k2_erro
     if (code == K2_OK) code = fetch_data(f, err);
     if (code != K2_OK) return code;
     const char *data = (char *)k2_xfer_segment_memory(f->segment) + f->layout.data_offset;
-    code = k2_weights_manifest_verify(f->manifest, data, err);
+    code = K2_PLANTED(UNVERIFIED) ? K2_OK : k2_weights_manifest_verify(f->manifest, data, err);
     if (code == K2_OK) code = k2_weights_manifest_scatter(f->manifest, data, slots, count, err);
     if (code == K2_OK && atomic_load(f->p->cancel)) code = k2_error_set(err, K2_CANCELED, "the transfer was ended");
     if (code != K2_OK) return code;

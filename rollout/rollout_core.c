@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/base/planted.h"
+
 static k2i_action *emit(k2i_outbox *out, k2i_action_type type)
 {
     K2_ASSERT(out->count < K2I_ACTIONS_MAX);
@@ -76,7 +78,7 @@ static void pulled(k2i_rollout *r, const k2i_event *ev, k2i_outbox *out)
     K2_ASSERT(r->is_pulling);
     r->is_pulling = false;
     /* A pull that came whole although it was to be ended counts: its weights are there. */
-    if (ev->code == K2_OK) r->staged = r->pulling;
+    if (ev->code == K2_OK || K2_PLANTED(STAGED_THOUGH_FAILED)) r->staged = r->pulling;
     done(out, &r->pulling, ev->code, ev->text ? ev->text : "");
     begin_next(r, out);
 }

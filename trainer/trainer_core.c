@@ -1,6 +1,8 @@
 /* trainer_core - the command state machine. See trainer_core_int.h. */
 #include "trainer/trainer_core_int.h"
 
+#include "common/base/planted.h"
+
 typedef unsigned long long ull;
 
 const char *k2i_command_name(k2i_command_kind kind)
@@ -65,6 +67,7 @@ static void on_command(k2i_trainer_core *c, const k2i_command *m, k2i_trainer_ou
     }
     c->running = *m;
     action_add(out, K2I_DO_RUN)->command = *m;
+    if (K2_PLANTED(DONE_EARLY) && m->kind == K2I_SAVE) action_add(out, K2I_DO_ANSWER)->id = m->id;
 }
 
 static void apply_success(k2i_trainer_core *c, const k2i_trainer_event *event)

@@ -35,6 +35,7 @@ endforeach()
 set(K2_MAY_master  ${K2_COMMON} replay)
 
 # For tests/tools/layers.sh: public headers beyond <folder>/<folder>.h, and who may touch a third-party library.
+set(K2_PUBLIC_base planted)
 set(K2_PUBLIC_http openai)
 set(K2_PUBLIC_wire batch)
 set(K2_PURE openai) # headers of an I/O folder that a core may use: plain data

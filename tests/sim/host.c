@@ -156,28 +156,13 @@ static void carry_out(sim *s, const k2m_action *a)
     }
 }
 
-static void hold(sim *s, const k2m_action *a)
-{
-    if (s->held_count == s->held_capacity) {
-        s->held_capacity = s->held_capacity * 2 + 64;
-        s->held = k2_realloc_array(s->held, s->held_capacity, sizeof *s->held);
-    }
-    sim_held *h = &s->held[s->held_count++];
-    *h = (sim_held){.action = *a, .needs = written(s)};
-    memset(&h->action.msg, 0, sizeof h->action.msg);
-    if (a->type == K2M_ACT_COMMAND) k2_msg_copy(&h->action.msg, &a->msg);
-}
-
 static void release(sim *s)
 {
-    size_t n = 0;
-    while (n < s->held_count && s->held[n].needs <= s->durable) {
-        carry_out(s, &s->held[n].action);
-        k2_msg_free(&s->held[n].action.msg);
-        n++;
+    k2m_held h;
+    while (k2m_hold_take(&s->hold, s->durable, &h)) {
+        carry_out(s, &h.action);
+        k2_msg_free(&h.action.msg);
     }
-    memmove(s->held, s->held + n, (s->held_count - n) * sizeof *s->held);
-    s->held_count -= n;
 }
 
 void sim_master_event(sim *s, k2m_event *ev)
@@ -185,18 +170,12 @@ void sim_master_event(sim *s, k2m_event *ev)
     if (s->ended) return;
     ev->now_ns = s->now_ns;
     const k2m_outbox *out = k2m_core_step(s->core, ev);
-    for (uint32_t i = 0; i < out->count; i++) hold(s, &out->list[i]);
+    for (uint32_t i = 0; i < out->count; i++) k2m_hold_put(&s->hold, &out->list[i], written(s), NULL);
     commit_later(s);
     release(s);
 }
 
 /* ---- life */
-
-static void drop_held(sim *s)
-{
-    for (size_t i = 0; i < s->held_count; i++) k2_msg_free(&s->held[i].action.msg);
-    s->held_count = 0;
-}
 
 void sim_master_start(sim *s)
 {
@@ -235,7 +214,7 @@ void sim_master_kill(sim *s)
     for (uint64_t i = K2_MAX(s->durable, s->records_gone) - s->records_gone; i < s->records; i++) k2_free(s->journal[i].bytes);
     s->records = (size_t)(K2_MAX(s->durable, s->records_gone) - s->records_gone);
     s->committing = 0;
-    drop_held(s);
+    k2m_hold_fini(&s->hold);
     sim_slots_clear(s);
     memset(s->calls, 0, sizeof s->calls);
     for (uint32_t i = 0; i < SIM_PROCS; i++)

@@ -304,8 +304,7 @@ void sim_fini(sim *s)
     while (s->events) forget(take(s));
     k2_free(s->heap);
     sim_slots_clear(s);
-    for (size_t i = 0; i < s->held_count; i++) k2_msg_free(&s->held[i].action.msg);
-    k2_free(s->held);
+    k2m_hold_fini(&s->hold);
     k2m_core_free(s->core);
     for (size_t i = 0; i < s->records; i++) k2_free(s->journal[i].bytes);
     k2_free(s->journal);

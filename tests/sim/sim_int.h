@@ -16,6 +16,7 @@
 #include "common/base/base.h"
 #include "common/wire/wire.h"
 #include "master/core_int.h"
+#include "master/hold_int.h"
 
 #define SIM_PROCS       64u /* living at once, with those whose kill is under way */
 #define SIM_VOCAB       16u
@@ -116,11 +117,6 @@ typedef struct sim_record {
     void *bytes;
 } sim_record;
 
-typedef struct sim_held {
-    k2m_action action; /* its msg is owned */
-    uint64_t needs;    /* records */
-} sim_held;
-
 typedef struct sim_slot { /* what the master's I/O half keeps of one worker */
     k2_msg queue[SIM_QUEUE];
     uint32_t queued;
@@ -161,8 +157,7 @@ struct sim {
         uint64_t attempt, id, since_ns;
         uint32_t position;
     } calls[SIM_CALLS];
-    sim_held *held;
-    size_t held_count, held_capacity;
+    k2m_hold hold;
     sim_record *journal;
     size_t records, record_capacity, state_at;
     uint64_t durable, records_gone, committing; /* counted from the run's first record */
