@@ -24,6 +24,7 @@ static const struct {
     {"rollout", "one inference engine: a worker of a master, or alone on a model directory", k2_rollout_main},
     {"proxy", "OpenAI-compatible endpoint in front of engines", k2_proxy_main},
     {"why", "who is blocking a run, down to the process; or where a dead one stood", k2_why_main},
+    {"trace", "what every process of a run did last, as a Chrome trace; which rank missed which collective", k2_trace_main},
     {"data", "make and look at data sets", k2_data_main},
     {"ckpt", "look at and verify model directories", k2_weights_main},
     {"config", "print the reference page of all configuration keys", config_main},

@@ -24,4 +24,12 @@ int k2_master_main(int argc, char **argv);
  */
 int k2_why_main(int argc, char **argv);
 
+/* k2_trace_main - `k2rl trace [RUN_DIR] [-o FILE] [--last SECONDS] [--json-summary]`: the flight recorders of a run as one trace.
+ *
+ * errors   the exit status: 2 for bad input and where no ring is, 1 where the trace cannot be written
+ * threads  call it once, from the main thread
+ * tests    tests/e2e/trace_test.sh
+ */
+int k2_trace_main(int argc, char **argv);
+
 #endif

@@ -78,6 +78,11 @@ void k2m_plan_make(const k2m_run *r, k2m_plan *out)
                              c->rollout_batch_max * r->dims.vocab_size * sizeof(float);
         out->proxy_bytes = PROCESS_BYTES + c->proxy_queue_max * 8192;
     }
+    uint64_t flight = c->run_flight_kib << 10; /* pages of a file: they stay in memory as long as the process writes them */
+    out->master_bytes += flight;
+    out->trainer_bytes += flight;
+    out->rollout_bytes += pretrain ? 0 : flight;
+    out->proxy_bytes += pretrain ? 0 : flight;
     out->total_bytes = out->master_bytes + c->trainer_ranks * out->trainer_bytes +
                        (pretrain ? 0 : c->rollout_workers * out->rollout_bytes + out->proxy_bytes);
 }

@@ -74,6 +74,9 @@ k2_code k2_config_check(const k2_config *c, k2_error *err)
     if (code == K2_OK) code = check_data(c, err);
     if (code == K2_OK && is(c->mode, "pretrain") && c->pretrain_steps == 0)
         code = k2_error_set(err, K2_BAD_INPUT, "pretrain.steps: found 0, expected at least 1 in mode \"pretrain\"");
+    if (code == K2_OK && c->run_flight_kib > 0 && c->run_flight_kib < 64)
+        code = k2_error_set(err, K2_BAD_INPUT, "run.flight_kib: found %llu, expected 0 or at least 64",
+                            (unsigned long long)c->run_flight_kib);
     if (code == K2_OK && !c->run_dir[0]) code = k2_error_set(err, K2_BAD_INPUT, "run.dir: found nothing, expected a directory");
     return code;
 }

@@ -1,0 +1,32 @@
+/* What the files that read rings share: the table of names, and how an event's numbers are written. */
+#ifndef K2_COMMON_FLIGHT_TRACE_INT_H
+#define K2_COMMON_FLIGHT_TRACE_INT_H
+
+#include "common/flight/trace.h"
+
+typedef struct k2i_flight_row {
+    const char *category, *text, *args[K2_FLIGHT_ARGS];
+} k2i_flight_row;
+
+const k2i_flight_row *k2i_flight_row_of(k2_flight_name name);
+/* "seq": 41, "bytes": 1234 without braces; nothing where there are none. Gives their number. */
+uint32_t k2i_flight_args_json(const k2_flight_event *e, k2_buf *out);
+/* A number as JSON; above 2^53, where readers of JSON lose digits, as a string. */
+void k2i_flight_u64_json(uint64_t v, k2_buf *out);
+/* What a process did last, NULL for nothing: without polls, which a worker sends whatever else it does. */
+const k2_flight_event *k2i_flight_last(const k2_flight_ring *ring);
+
+static inline uint32_t k2i_coll_op(uint64_t packed)
+{
+    return (uint32_t)(packed & 0xff);
+}
+static inline uint32_t k2i_coll_rank(uint64_t packed)
+{
+    return (uint32_t)(packed >> 8) & 0xffffff;
+}
+static inline uint32_t k2i_coll_ranks(uint64_t packed)
+{
+    return (uint32_t)(packed >> 32);
+}
+
+#endif
