@@ -2,6 +2,7 @@
 #include "common/config/config.h"
 #include "common/data/data.h"
 #include "common/net/net.h"
+#include "common/stack/stack.h"
 #include "common/weights/weights.h"
 #include "master/master.h"
 #include "proxy/proxy.h"
@@ -11,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static int config_main(int argc, char **argv);
 static int version_main(int argc, char **argv);
@@ -25,6 +27,7 @@ static const struct {
     {"proxy", "OpenAI-compatible endpoint in front of engines", k2_proxy_main},
     {"why", "who is blocking a run, down to the process; or where a dead one stood", k2_why_main},
     {"trace", "what every process of a run did last, as a Chrome trace; which rank missed which collective", k2_trace_main},
+    {"stacks", "call stacks of all processes of a run, outliers first", k2_stacks_main},
     {"data", "make and look at data sets", k2_data_main},
     {"ckpt", "look at and verify model directories", k2_weights_main},
     {"config", "print the reference page of all configuration keys", config_main},
@@ -68,6 +71,13 @@ static int version_main(int argc, char **argv)
     return 0;
 }
 
+/* A crash reports itself. Who may look at our stacks beside root: the master and its children; that is our parent, or
+ * ourselves. The command that takes stacks must not take its own in a circle. */
+static void arm(const char *word)
+{
+    if (strcmp(word, "stacks") != 0) k2_stack_arm(strcmp(word, "master") == 0 ? getpid() : getppid());
+}
+
 int main(int argc, char **argv)
 {
     k2_net_process_begin();
@@ -82,7 +92,10 @@ int main(int argc, char **argv)
         return 0;
     }
     for (size_t i = 0; i < K2_COUNT(commands); i++) {
-        if (strcmp(word, commands[i].name) == 0) k2_net_process_end(commands[i].run(argc - 1, argv + 1));
+        if (strcmp(word, commands[i].name) == 0) {
+            arm(word);
+            k2_net_process_end(commands[i].run(argc - 1, argv + 1));
+        }
         names[i] = commands[i].name;
     }
     const char *near = k2_str_nearest(word, names, K2_COUNT(names));

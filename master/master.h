@@ -32,4 +32,12 @@ int k2_why_main(int argc, char **argv);
  */
 int k2_trace_main(int argc, char **argv);
 
+/* k2_stacks_main - `k2rl stacks [RUN_DIR] [--json] [--all]`: call stacks of all processes of a run on this machine.
+ *
+ * errors   the exit status: 2 where there is no run or none of its processes is alive
+ * threads  call it once, from the main thread
+ * tests    tests/e2e/stacks_test.sh
+ */
+int k2_stacks_main(int argc, char **argv);
+
 #endif
