@@ -16,6 +16,7 @@
 
 static int config_main(int argc, char **argv);
 static int version_main(int argc, char **argv);
+static int replay_step_main(int argc, char **argv);
 
 static const struct {
     const char *name, *help;
@@ -27,6 +28,7 @@ static const struct {
     {"proxy", "OpenAI-compatible endpoint in front of engines", k2_proxy_main},
     {"why", "who is blocking a run, down to the process; or where a dead one stood", k2_why_main},
     {"trace", "what every process of a run did last, as a Chrome trace; which rank missed which collective", k2_trace_main},
+    {"replay-step", "repeat what a run put aside: a bad step, a prompt that ends engines, a failed reward", replay_step_main},
     {"stacks", "call stacks of all processes of a run, outliers first", k2_stacks_main},
     {"data", "make and look at data sets", k2_data_main},
     {"ckpt", "look at and verify model directories", k2_weights_main},
@@ -37,7 +39,7 @@ static const struct {
 static void usage(FILE *out)
 {
     fprintf(out, "usage: k2rl COMMAND [options]      (k2rl COMMAND --help tells more)\n\n");
-    for (size_t i = 0; i < K2_COUNT(commands); i++) fprintf(out, "  %-9s %s\n", commands[i].name, commands[i].help);
+    for (size_t i = 0; i < K2_COUNT(commands); i++) fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].help);
     fprintf(out, "\n  k2rl master --cfg configs/quickstart.json    is a good first one\n");
 }
 
@@ -76,6 +78,17 @@ static int version_main(int argc, char **argv)
 static void arm(const char *word)
 {
     if (strcmp(word, "stacks") != 0) k2_stack_arm(strcmp(word, "master") == 0 ? getpid() : getppid());
+}
+
+/* What was put aside belongs to one role or the other. */
+static int replay_step_main(int argc, char **argv)
+{
+    static const k2_replay_step_ops ops = {.step = k2_trainer_repeat,
+                                           .weights = k2_trainer_weights,
+                                           .prompt = k2_rollout_repeat_prompt,
+                                           .reward = k2_rollout_repeat_reward,
+                                           .here = k2_rollout_reward_here};
+    return k2_replay_step_main(argc, argv, &ops);
 }
 
 int main(int argc, char **argv)

@@ -14,11 +14,15 @@ typedef struct lists {
     uint32_t count, capacity;
 } lists;
 
-static void add(k2m_io *io, lists *l, uint64_t id)
+static bool trained(const k2_replay_info *info)
 {
-    const k2_replay *r = io->core->replay;
+    return info->state != K2_REPLAY_DROPPED && info->generated > 0;
+}
+
+static void add(const k2_replay *r, lists *l, uint64_t id)
+{
     k2_replay_info info;
-    if (k2_replay_find(r, id, &info) != K2_OK || info.state == K2_REPLAY_DROPPED || info.generated == 0) return;
+    if (k2_replay_find(r, id, &info) != K2_OK || !trained(&info)) return;
     if (l->count == l->capacity) {
         l->capacity = l->capacity * 2 + 256;
         l->list = k2_realloc_array(l->list, l->capacity, sizeof *l->list);
@@ -86,26 +90,42 @@ static void tell(void *arg)
                                   .digest = io->batch_digest});
 }
 
-/* The line lets anyone count afterwards that no trajectory was trained in two steps, and none in no step. A batch that is made
- * anew after a crash tells the same step and group again. */
-static void take(k2m_io *io, lists *l, uint64_t step, uint64_t group, uint32_t size)
-{
-    uint32_t before = l->count;
-    for (uint32_t k = 0; k < size; k++) add(io, l, k2_replay_id(group, k));
-    K2_LOG_DEBUG(io->log, "batch step=%llu group=%llu trajectories=%u", (unsigned long long)step, (unsigned long long)group,
-                 l->count - before);
-}
-
-void k2m_batch_make(k2m_io *io, uint64_t step)
+k2_code k2m_batch_encode(const k2_replay *r, uint64_t step, k2_buf *out, k2_error *err)
 {
     lists l = {0};
     uint64_t group;
     uint32_t size;
-    for (uint32_t at = 0; k2_replay_group_next(io->core->replay, step, &at, &group, &size);) take(io, &l, step, group, size);
+    for (uint32_t at = 0; k2_replay_group_next(r, step, &at, &group, &size);)
+        for (uint32_t k = 0; k < size; k++) add(r, &l, k2_replay_id(group, k));
+    k2_code code = k2_batch_encode(step, l.list, l.count, out, err);
+    lists_fini(&l);
+    return code;
+}
+
+/* These lines let anyone count afterwards that no trajectory was trained in two steps, and none in no step. A batch that is
+ * made anew after a crash tells the same step and group again. */
+static void tell_groups(const k2m_io *io, uint64_t step)
+{
+    uint64_t group;
+    uint32_t size;
+    for (uint32_t at = 0; k2_replay_group_next(io->core->replay, step, &at, &group, &size);) {
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < size; k++) {
+            k2_replay_info info;
+            n += k2_replay_find(io->core->replay, k2_replay_id(group, k), &info) == K2_OK && trained(&info);
+        }
+        K2_LOG_DEBUG(io->log, "batch step=%llu group=%llu trajectories=%u", (unsigned long long)step, (unsigned long long)group,
+                     n);
+    }
+}
+
+void k2m_batch_make(k2m_io *io, uint64_t step)
+{
     k2_buf bytes;
     k2_buf_init(&bytes, (size_t)1 << 40);
     k2_error err = {0};
-    k2_code code = k2_batch_encode(step, l.list, l.count, &bytes, &err);
+    k2_code code = k2m_batch_encode(io->core->replay, step, &bytes, &err);
+    tell_groups(io, step);
     if (code == K2_OK) code = offer(io, &bytes, &err);
     if (code == K2_OK) {
         io->batch_step = step;
@@ -116,5 +136,4 @@ void k2m_batch_make(k2m_io *io, uint64_t step)
         k2m_io_event(io, &(k2m_event){.type = K2M_EV_FAULT, .code = code, .text = err.text});
     }
     k2_buf_fini(&bytes);
-    lists_fini(&l);
 }

@@ -7,6 +7,8 @@
 #ifndef K2_MASTER_H
 #define K2_MASTER_H
 
+#include "common/quarantine/quarantine.h"
+
 /* k2_master_main - `k2rl master --cfg F [options]`; `--help` prints every option.
  *
  * errors   the exit status: 0 when the run has ended or was drained by Ctrl-C, 2 for bad input (one line on stderr names it), 1
@@ -39,5 +41,24 @@ int k2_trace_main(int argc, char **argv);
  * tests    tests/e2e/stacks_test.sh
  */
 int k2_stacks_main(int argc, char **argv);
+
+/* How each kind of entry is repeated; see trainer/trainer.h and rollout/rollout.h. The door brings them together: no role knows
+ * another. */
+typedef struct k2_replay_step_ops {
+    int (*step)(const char *dir, const k2_quarantine_note *note, bool json);
+    k2_code (*weights)(const char *dir, const k2_quarantine_note *note, const char *model_dir, k2_error *err);
+    int (*prompt)(const char *dir, const k2_quarantine_note *note, const char *model_dir, bool json);
+    int (*reward)(const char *dir, const k2_quarantine_note *note, bool json);
+    int (*here)(const char *dir);
+} k2_replay_step_ops;
+
+/* k2_replay_step_main - `k2rl replay-step DIR | RUN_DIR --step N [--json]`: repeat an entry of quarantine, or a step of a run
+ * whose master does not run and whose journal has the batch.
+ *
+ * errors   the exit status: 0 it came out as in the run, 1 it did not, 2 bad input
+ * threads  call it once, from the main thread
+ * tests    tests/e2e/poison_test.sh
+ */
+int k2_replay_step_main(int argc, char **argv, const k2_replay_step_ops *ops);
 
 #endif

@@ -141,7 +141,7 @@ uint32_t k2i_px_io_step(k2i_px_io *io, k2i_px_event *ev);
 void k2i_px_completion(k2i_px_io *io, k2_http_req *req, bool chat);
 /* path and method are literals. */
 void k2i_px_forward(k2i_px_io *io, k2_http_req *req, const char *method, const char *path);
-void k2i_px_job_fail(k2i_px_job *job, int status, uint32_t retry_after_s, const char *text);
+void k2i_px_job_fail(k2i_px_job *job, const k2i_px_action *a);
 /* The engine's own refusal goes to the client as it is. */
 void k2i_px_job_relay(k2i_px_job *job);
 /* New tokens or text for a client that streams: the fields of a say what is new. */
@@ -150,7 +150,7 @@ void k2i_px_job_deliver_raw(k2i_px_job *job, const char *data, size_t n);
 /* The answer is whole. */
 void k2i_px_job_complete(k2i_px_job *job);
 void k2i_px_job_free(k2i_px_job *job);
-void k2i_px_respond_error(k2i_px_io *io, k2_http_req *req, const k2_openai_error *e, uint32_t retry_after_s);
+void k2i_px_respond_error(k2i_px_io *io, k2_http_req *req, const k2_openai_error *e);
 
 /* ---- upstream.c ---- */
 void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot);

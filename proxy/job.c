@@ -72,13 +72,8 @@ static void on_abort(void *arg)
 
 /* ---- the client's side --------------------------------------------------------------------------------------------------- */
 
-void k2i_px_respond_error(k2i_px_io *io, k2_http_req *req, const k2_openai_error *e, uint32_t retry_after_s)
+void k2i_px_respond_error(k2i_px_io *io, k2_http_req *req, const k2_openai_error *e)
 {
-    char seconds[16];
-    if (retry_after_s) {
-        snprintf(seconds, sizeof seconds, "%u", retry_after_s);
-        k2_http_header_add(req, "Retry-After", seconds);
-    }
     k2_buf_clear(&io->body);
     k2_openai_write_error(&io->body, e);
     k2_http_respond(req, e->status, "application/json", io->body.data, io->body.len);
@@ -258,33 +253,55 @@ void k2i_px_job_relay(k2i_px_job *job)
     } else {
         k2_openai_error e;
         k2_openai_read_error(job->reply.data ? job->reply.data : "", job->reply.len, job->status, &e);
-        k2i_px_respond_error(job->io, job->client, &e, 0);
+        k2i_px_respond_error(job->io, job->client, &e);
     }
     finished(job);
 }
 
-void k2i_px_job_fail(k2i_px_job *job, int status, uint32_t retry_after_s, const char *text)
+/* Behind the error, for the sender that asked for it: which engines were lost under the request. */
+static void put_broke(k2_buf *out, const k2i_px_action *a)
+{
+    if (a->broke_count == 0) return;
+    out->len--; /* the last brace */
+    k2_buf_puts(out, ",\"k2\":{\"broke\":[");
+    for (uint32_t i = 0; i < a->broke_count; i++) {
+        k2_buf_puts(out, i ? ",{\"engine\":" : "{\"engine\":");
+        k2_openai_write_u64(out, a->broke[i].engine);
+        k2_buf_puts(out, ",\"incarnation\":");
+        k2_openai_write_u64(out, a->broke[i].incarnation);
+        k2_buf_printf(out, ",\"alone\":%s}", a->broke[i].alone ? "true" : "false");
+    }
+    k2_buf_puts(out, "]}}");
+}
+
+void k2i_px_job_fail(k2i_px_job *job, const k2i_px_action *a)
 {
     k2_openai_error e;
-    bool tell = status == 502 && job->failure[0];
-    k2_openai_error_set(&e, status, status == 429 ? "overloaded" : "engine_unavailable", NULL, "%s%s%s", text,
-                        tell ? "; the last one: " : "", tell ? job->failure : "");
+    bool tell = a->status == 502 && job->failure[0];
+    const char *type = a->status == 429 ? "overloaded" : a->broke_count ? "engine_lost" : "engine_unavailable";
+    k2_openai_error_set(&e, a->status, type, NULL, "%s%s%s", a->text, tell ? "; the last one: " : "", tell ? job->failure : "");
     k2i_px_upstream_cancel(job);
-    if (status == 503) { /* proxy.wait_ms has passed */
+    if (a->status == 503) { /* proxy.wait_ms has passed */
         char words[256];
         k2i_px_job_describe(job, words, sizeof words);
-        K2_LOG_WARN(job->io->log, "wait: deadline passed: %s: %s", text, words);
+        K2_LOG_WARN(job->io->log, "wait: deadline passed: %s: %s", a->text, words);
     }
-    K2_LOG_DEBUG(job->io->log, "request failed status=%d text=\"%s\" tokens=%zu attempts=%u", status, text, job->count,
+    K2_LOG_DEBUG(job->io->log, "request failed status=%d text=\"%s\" tokens=%zu attempts=%u", a->status, a->text, job->count,
                  job->attempts);
+    k2_buf_clear(&job->io->body);
+    k2_openai_write_error(&job->io->body, &e);
+    put_broke(&job->io->body, a);
     if (!job->begun) {
-        k2i_px_respond_error(job->io, job->client, &e, retry_after_s);
+        char seconds[16];
+        if (a->retry_after_s) {
+            snprintf(seconds, sizeof seconds, "%u", a->retry_after_s);
+            k2_http_header_add(job->client, "Retry-After", seconds);
+        }
+        k2_http_respond(job->client, e.status, "application/json", job->io->body.data, job->io->body.len);
         finished(job);
         return;
     }
     /* The head is out: an event says what happened, and no [DONE] follows. */
-    k2_buf_clear(&job->io->body);
-    k2_openai_write_error(&job->io->body, &e);
     put_event(job, job->io->body.data, job->io->body.len);
     job->ended = true;
     end_if_flushed(job);
@@ -309,6 +326,14 @@ static void admit(k2i_px_job *job, k2i_px_event *ev)
     job->id = id;
 }
 
+/* K2-Broke-Max: how many engines may be lost under the request before its sender is told, with their names. */
+static uint32_t broke_max(k2_http_req *req)
+{
+    const char *text = k2_http_req_header(req, "K2-Broke-Max");
+    uint64_t n;
+    return text && k2_str_u64(text, &n) ? (uint32_t)K2_MIN(n, (uint64_t)K2I_PX_BROKE_MAX) : 0;
+}
+
 static size_t prompt_estimate(const k2_openai_request *r)
 {
     if (r->prompt_ids) return r->prompt_ids_count;
@@ -324,7 +349,7 @@ void k2i_px_completion(k2i_px_io *io, k2_http_req *req, bool chat)
     k2_openai_request r;
     k2_openai_error e;
     if (!k2_openai_parse_request(body, n, chat, &r, &e)) {
-        k2i_px_respond_error(io, req, &e, 0);
+        k2i_px_respond_error(io, req, &e);
         return;
     }
     k2i_px_job *job = job_new(io, req, chat ? K2I_PX_CHAT : K2I_PX_COMPLETION);
@@ -334,6 +359,7 @@ void k2i_px_completion(k2i_px_io *io, k2_http_req *req, bool chat)
                                .group = r.k2.group,
                                .has_group = r.k2.has_group,
                                .training = r.k2.train,
+                               .broke_max = broke_max(req),
                                .has_digest = r.k2.has_digest,
                                .digest = r.k2.digest}};
     admit(job, &ev);
@@ -347,6 +373,6 @@ void k2i_px_forward(k2i_px_io *io, k2_http_req *req, const char *method, const c
     job->method = method;
     job->path = path;
     k2_buf_append(&job->forward, body, n);
-    k2i_px_event ev = {.req = {.prompt_tokens = 0}};
+    k2i_px_event ev = {.req = {.broke_max = broke_max(req)}};
     admit(job, &ev);
 }

@@ -164,5 +164,5 @@ void k2i_px_route(void *arg, k2_http_req *req)
         found->serve(io, req);
         return;
     }
-    k2i_px_respond_error(io, req, &e, 0);
+    k2i_px_respond_error(io, req, &e);
 }

@@ -11,6 +11,7 @@ typedef enum req_state { REQ_FREE, REQ_QUEUED, REQ_RUNNING } req_state;
 typedef struct req {
     req_state state;
     bool has_group, training, has_digest;
+    bool give_back; /* too many engines were lost under it */
     bool must_hold; /* its upstream call still runs on an engine that it was taken from */
     void *user;
     uint64_t prompt_tokens, left; /* left: of max_tokens */
@@ -18,7 +19,9 @@ typedef struct req {
     k2_digest digest;
     uint32_t engine, avoid; /* avoid: the engine that failed it last */
     uint32_t sent;          /* failures that used up a retry */
-    uint32_t prev, next;    /* in the queue, or in its engine's list */
+    uint32_t broke_max, broke_count;
+    k2i_px_broke broke[K2I_PX_BROKE_MAX];
+    uint32_t prev, next; /* in the queue, or in its engine's list */
 } req;
 
 typedef struct group_slot {
@@ -213,6 +216,10 @@ static void fail(k2i_px *c, uint32_t i, int status, uint32_t retry_after_s, cons
     a->status = status;
     a->retry_after_s = retry_after_s;
     a->text = text;
+    if (c->reqs[i].give_back) {
+        a->broke_count = c->reqs[i].broke_count;
+        memcpy(a->broke, c->reqs[i].broke, sizeof a->broke);
+    }
     req_free(c, i);
 }
 
@@ -232,6 +239,11 @@ static void serve_queue(k2i_px *c, k2i_px_outbox *out)
         req *r = &c->reqs[i];
         next = r->next;
         if (!room(out)) return;
+        if (r->give_back) {
+            c->stats.failed++;
+            fail(c, i, 502, 0, "engines were lost under the request", out);
+            continue;
+        }
         if (c->now_ns >= r->deadline_ns) { /* also where an engine may serve it that refused it again and again */
             c->stats.expired++;
             fail(c, i, 503, 1, why_waiting(c, r), out);
@@ -268,6 +280,19 @@ static void state_set(k2i_px *c, k2i_px_engine *e, k2i_px_engine_state state)
     count_ready(c);
 }
 
+/* An engine is lost with this request on it. How many were there is asked once, before the first of them is taken away: who is
+ * told last must not look as if it had been alone. Where the sender wants to know, the request goes back to it after a while:
+ * it may be what ends engines, and the next one would be the next to go. */
+static void note_broke(k2i_px *c, req *r, uint32_t slot)
+{
+    k2i_px_engine *e = &c->engines[slot];
+    if (e->crowd == 0) e->crowd = e->requests;
+    if (r->broke_count < K2I_PX_BROKE_MAX)
+        r->broke[r->broke_count++] = (k2i_px_broke){e->id, e->incarnation, .alone = e->crowd == 1};
+    r->give_back = r->broke_max > 0 && r->broke_count >= r->broke_max;
+    c->look |= r->give_back;
+}
+
 /* Its requests go back to the head of the queue, where serve_queue finds them in the order of their coming. */
 static void move_all(k2i_px *c, uint32_t slot)
 {
@@ -275,6 +300,7 @@ static void move_all(k2i_px *c, uint32_t slot)
     while (e->head != K2I_PX_NONE) {
         uint32_t i = e->head;
         req *r = &c->reqs[i];
+        note_broke(c, r, slot);
         engine_take(c, i);
         r->must_hold = true;
         r->avoid = slot;
@@ -384,7 +410,7 @@ static void on_health(k2i_px *c, const k2i_px_event *ev)
         if (e->probe_fails >= K2I_PX_PROBES_DEAD) move_all(c, ev->engine);
         return;
     }
-    e->probe_fails = e->errors = 0;
+    e->probe_fails = e->errors = e->crowd = 0;
     /* What the master said while the probe was under way is newer than the answer. */
     if (ev->health.has_digest && e->digest_set_ns < e->probe_sent_ns) {
         c->look |= !k2_digest_equal(e->digest, ev->health.digest);
@@ -435,6 +461,7 @@ static void on_request(k2i_px *c, const k2i_px_event *ev, k2i_px_outbox *out)
                .training = ev->req.training || ev->req.has_digest,
                .has_digest = ev->req.has_digest,
                .digest = ev->req.digest,
+               .broke_max = K2_MIN(ev->req.broke_max, K2I_PX_BROKE_MAX),
                .deadline_ns = c->now_ns + c->config.wait_ns,
                .avoid = K2I_PX_NONE};
     c->stats.admitted++;
@@ -480,10 +507,12 @@ static void on_failed(k2i_px *c, const k2i_px_event *ev, k2i_px_outbox *out)
     req *r = req_get(c, i);
     K2_ASSERT(r->state == REQ_RUNNING);
     uint32_t slot = r->engine;
+    if (ev->failed.why == K2I_PX_BROKEN) note_broke(c, r, slot);
     blame(c, slot, ev->failed.why);
     engine_take(c, i);
     r->avoid = slot;
     queue_put(c, i, true);
+    if (r->give_back) return; /* serve_queue does so */
     bool counts = ev->failed.why != K2I_PX_BUSY && ev->failed.why != K2I_PX_WRONG_DIGEST;
     if (ev->failed.final || (counts && r->sent >= c->config.retries)) {
         c->stats.failed++;

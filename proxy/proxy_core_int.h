@@ -20,6 +20,7 @@
 #define K2I_PX_ACTIONS_MAX 64u   /* of one step; when more are due, `more` says so */
 #define K2I_PX_GROUPS      8192u /* groups whose engine is remembered; a power of two. Forgetting one costs a second prefill */
 #define K2I_PX_NONE        UINT32_MAX
+#define K2I_PX_BROKE_MAX   4u    /* engines that broke under one request and are told to who sent it */
 
 /* A group stays on its engine while load(engine) <= FACTOR * load(least) + SLACK * cost of the request. */
 #define K2I_PX_AFFINITY_FACTOR 2u
@@ -47,6 +48,7 @@ typedef struct k2i_px_engine {
     uint32_t requests; /* running on it */
     uint32_t head;     /* list of them */
     uint32_t probe_fails, errors;
+    uint32_t crowd; /* requests that were on it when its connections began to break; 0 = they hold */
     bool probing, leaving; /* leaving: forgotten when its last request has been moved */
     uint64_t probe_due_ns, probe_sent_ns, digest_set_ns, busy_until_ns, picked;
     uint64_t served, failed; /* for metrics */
@@ -90,6 +92,12 @@ typedef struct k2i_px_entry {
     bool drain;
 } k2i_px_entry;
 
+/* An engine that was lost while a request was on it. */
+typedef struct k2i_px_broke {
+    uint64_t engine, incarnation;
+    bool alone; /* nothing else was on it */
+} k2i_px_broke;
+
 typedef struct k2i_px_event {
     k2i_px_event_kind kind;
     uint64_t now_ns;
@@ -109,6 +117,7 @@ typedef struct k2i_px_event {
             uint64_t prompt_tokens, max_tokens; /* estimates */
             uint64_t group;
             bool has_group, training, has_digest;
+            uint32_t broke_max; /* engines lost under it before it is given back; 0 = only `retries` counts */
             k2_digest digest; /* zero with training: that of the gate */
         } req;
         struct {
@@ -141,6 +150,8 @@ typedef struct k2i_px_action {
     int status;             /* FAIL */
     uint32_t retry_after_s; /* FAIL with 429 and 503 */
     const char *text;       /* FAIL: a literal */
+    k2i_px_broke broke[K2I_PX_BROKE_MAX]; /* FAIL: the request was given back because these were lost under it */
+    uint32_t broke_count;
 } k2i_px_action;
 
 typedef struct k2i_px_outbox {

@@ -57,7 +57,7 @@ static void carry_out(k2i_px_io *io, const k2i_px_action *a)
     case K2I_PX_HOLD: k2i_px_upstream_cancel(job); break;
     case K2I_PX_FAIL:
         job->id = K2I_PX_NONE;
-        k2i_px_job_fail(job, a->status, a->retry_after_s, a->text);
+        k2i_px_job_fail(job, a);
         break;
     case K2I_PX_PROBE: probe_send(io, a->engine); break;
     }

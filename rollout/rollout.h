@@ -12,6 +12,8 @@
 #ifndef K2_ROLLOUT_H
 #define K2_ROLLOUT_H
 
+#include "common/quarantine/quarantine.h"
+
 /* k2_rollout_main - run one rollout worker, or serve a model directory alone.
  *
  *   k2rl rollout --master URL --index I [--nonce N]              worker of a run; the configuration comes from the master
@@ -24,5 +26,19 @@
  * tests    tests/unit/rollout
  */
 int k2_rollout_main(int argc, char **argv);
+
+/* k2_rollout_repeat_prompt - ask an engine with these weights, in a process of its own, what a run's engines died of.
+ *
+ * returns  exit status: 0 it died again, 1 it did not, 2 an entry that cannot be used (one line on stderr)
+ * threads  the process's main thread; owns it until it returns
+ * tests    tests/e2e/poison_test.sh
+ */
+int k2_rollout_repeat_prompt(const char *dir, const k2_quarantine_note *note, const char *model_dir, bool json);
+
+/* k2_rollout_repeat_reward - the same for a reward: the command gets the item, under its deadline, from a process of its own.
+ * Reproduced is: no reward again, or where the entry counts deaths, the process ended again. */
+int k2_rollout_repeat_reward(const char *dir, const k2_quarantine_note *note, bool json);
+/* What that process does: prints "reward X" or "no reward: WHY". */
+int k2_rollout_reward_here(const char *dir);
 
 #endif

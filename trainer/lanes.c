@@ -78,6 +78,17 @@ static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *mic
     k2_arena_reset(&r->arena, mark);
 }
 
+bool k2i_lanes_look(k2i_learner *l, const k2i_pass *pass, char *out, size_t n)
+{
+    k2i_replica *r = &l->replicas[0];
+    k2_model_batch batch = micro_fill(r, pass, &pass->micros[0]);
+    k2_model_out o = {.logp = r->logp, .entropy = r->entropy};
+    size_t mark = k2_arena_mark(&r->arena);
+    bool bad = k2_model_acts_bad(k2_model_fwd(r->model, &batch, &r->arena, &o), out, n);
+    k2_arena_reset(&r->arena, mark);
+    return bad;
+}
+
 /* One lane from end to end. The member's replica is as good as any other: their parameters are equal. */
 static void lane_run(void *arg, size_t task, uint32_t member)
 {

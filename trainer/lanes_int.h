@@ -32,10 +32,13 @@ struct k2i_learner {
     k2i_optim_span *spans;
     size_t span_count;
     k2i_optim optim;
+    uint64_t bad_at; /* element that the last update would have spoilt, of this rank's; K2I_SPOILS_NONE: none */
 };
 
 /* Run this rank's lanes over a pass. `train`: evaluate the loss, and add its gradient into l->grads, which are zeroed first. */
 void k2i_lanes_run(k2i_learner *l, const k2i_pass *pass, bool train);
+/* The first activation that is NaN or infinite in a forward of the pass's first micro-batch. False: none. */
+bool k2i_lanes_look(k2i_learner *l, const k2i_pass *pass, char *out, size_t n);
 /* Combine the gathered rows of l->lane_sums, in lane order, into sums and l->loads. */
 void k2i_lanes_combine(k2i_learner *l, double sums[K2I_SUM_COUNT]);
 

@@ -232,21 +232,43 @@ static k2_code sums_gather(k2i_learner *l, double sums[K2I_SUM_COUNT], k2_error 
     return code;
 }
 
-k2_code k2i_learner_update(k2i_learner *l, const k2i_pass *pass, const k2i_update *update, k2i_outcome *out, k2_error *err)
+/* The gradient of all lanes and its norm; whether it can be followed. */
+static k2_code gradient_make(k2i_learner *l, const k2i_pass *pass, k2i_outcome *o, k2_error *err)
 {
     k2i_lanes_run(l, pass, true);
-    k2i_outcome o = {.skipped = true};
-    k2_code code = sums_gather(l, o.sums, err);
-    if (code == K2_OK && o.sums[K2I_SUM_BAD] == 0) {
-        code = k2_coll_reduce_scatter_lanes(l->config.coll, (const float *const *)l->grads, l->lanes_local, l->floats,
-                                            l->ranges, l->shard, err);
-        if (code == K2_OK) code = norm_compute(l, &o.grad_norm, err);
-        o.skipped = isfinite(o.grad_norm) == 0;
-    }
+    k2_code code = sums_gather(l, o->sums, err);
+    if (code == K2_OK && o->sums[K2I_SUM_BAD] != 0) o->bad = "a log-probability or the loss";
+    if (code != K2_OK || o->bad) return code;
+    code = k2_coll_reduce_scatter_lanes(l->config.coll, (const float *const *)l->grads, l->lanes_local, l->floats, l->ranges,
+                                        l->shard, err);
+    if (code == K2_OK) code = norm_compute(l, &o->grad_norm, err);
+    if (code == K2_OK && isfinite(o->grad_norm) == 0) o->bad = "the gradient";
+    return code;
+}
+
+/* Finite gradients may still make moments or parameters infinite: all ranks look, each at its shard, before one changes. */
+static k2_code update_try(k2i_learner *l, const k2i_update *u, double scale, k2i_outcome *o, k2_error *err)
+{
+    l->bad_at = k2i_optim_spoils(&l->optim, &u->optim, l->spans, l->span_count, u->lr, scale, l->shard, k2i_learner_params(l));
+    double mine = l->bad_at != K2I_SPOILS_NONE, all[K2_COLL_RANKS_MAX];
+    k2_code code = k2_coll_all_gather_f64(l->config.coll, &mine, 1, all, err);
+    for (uint32_t r = 0; r < l->ranks && code == K2_OK; r++)
+        if (all[r] != 0) o->bad = "a parameter or moment after the update";
+    return code;
+}
+
+k2_code k2i_learner_update(k2i_learner *l, const k2i_pass *pass, const k2i_update *update, k2i_outcome *out, k2_error *err)
+{
+    k2i_outcome o = {0};
+    l->bad_at = K2I_SPOILS_NONE;
+    k2_code code = gradient_make(l, pass, &o, err);
+    double scale = update->clip_norm > 0 && o.grad_norm > update->clip_norm ? update->clip_norm / o.grad_norm : 1;
     /* Without a gradient (every group's rewards are equal) there is nothing to learn: old momentum alone must not move the
      * weights. */
-    if (code == K2_OK && !o.skipped && o.grad_norm > 0) {
-        double scale = update->clip_norm > 0 && o.grad_norm > update->clip_norm ? update->clip_norm / o.grad_norm : 1;
+    bool moves = code == K2_OK && !o.bad && o.grad_norm > 0;
+    if (moves) code = update_try(l, update, scale, &o, err);
+    o.skipped = o.bad != NULL;
+    if (code == K2_OK && moves && !o.bad) {
         k2i_optim_apply(&l->optim, &update->optim, l->spans, l->span_count, update->lr, scale, l->shard, k2i_learner_params(l));
         code = k2_coll_all_gather(l->config.coll, k2i_learner_params(l), sizeof(float), l->floats, l->ranges, err);
         if (code == K2_OK && update->bias_rate > 0) bias_update(l, update->bias_rate);

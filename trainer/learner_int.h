@@ -6,8 +6,10 @@
  * models gain more from two independent forwards than from two threads inside one.
  *
  *     pass ──► lanes (fwd, loss, bwd) ──► sums gathered ──► finite? ──no──► skipped: nothing changes
- *                                             │ yes
- *          reduce-scatter in lane order ──► norm over blocks ──► AdamW on the shard ──► parameters all-gathered ──► router bias
+ *                                             │ yes                                  ▲ no
+ *          reduce-scatter in lane order ──► norm over blocks ──► finite? ──► AdamW tried on copies: all stays finite?
+ *                                                                                    │ yes
+ *                                      router bias ◄── parameters all-gathered ◄── AdamW on the shard
  *
  * Every step of this has the same bits for any number of ranks, replicas and threads.
  */
@@ -65,6 +67,9 @@ typedef struct k2i_pass {
     double correction_max;
 } k2i_pass;
 
+/* Called with a pass of sequence i alone, scaled as in the step that it is part of. */
+typedef void (*k2i_visit)(void *arg, const k2i_pass *one, uint32_t i);
+
 /* Sums over a pass, all lanes of all ranks, in lane order: name, how two lanes combine. */
 #define K2I_SUMS(X)                                                                                     \
     X(LOSS, ADD)                                                                                        \
@@ -99,7 +104,8 @@ typedef struct k2i_update {
 typedef struct k2i_outcome {
     double sums[K2I_SUM_COUNT];
     double grad_norm;
-    bool skipped; /* something was NaN or infinite: parameters and moments are as before */
+    bool skipped;    /* something was NaN or infinite: parameters and moments are as before */
+    const char *bad; /* what it was, a literal; NULL: nothing */
 } k2i_outcome;
 
 /* Bytes that k2i_learner_new takes for `ranks` ranks, this one's share. */

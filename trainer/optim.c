@@ -39,18 +39,53 @@ void k2i_norm_blocks(const float *grad, uint64_t begin, uint64_t end, double *su
         sums[b] = k2_kern_sumsq(K2_MIN(end - i, (uint64_t)K2I_BLOCK), grad + (i - begin));
 }
 
+static k2_adamw kernel_make(const k2i_optim_config *config, uint64_t update, double lr, double scale)
+{
+    double t = (double)update;
+    return (k2_adamw){.lr = (float)lr,
+                      .beta1 = (float)config->beta1,
+                      .beta2 = (float)config->beta2,
+                      .eps = (float)config->eps,
+                      .grad_scale = (float)scale,
+                      .correct1 = (float)(1 / (1 - pow(config->beta1, t))),
+                      .correct2 = (float)(1 / (1 - pow(config->beta2, t)))};
+}
+
+/* The first element of [0, n) that is not finite in any of the three; n: none. */
+static uint64_t first_bad(uint64_t n, const float *a, const float *b, const float *c)
+{
+    if (k2_kern_finite(n, a) && k2_kern_finite(n, b) && k2_kern_finite(n, c)) return n;
+    uint64_t i = 0;
+    while (isfinite(a[i]) && isfinite(b[i]) && isfinite(c[i])) i++;
+    return i;
+}
+
+uint64_t k2i_optim_spoils(const k2i_optim *o, const k2i_optim_config *config, const k2i_optim_span *spans, size_t span_count,
+                          double lr, double scale, const float *grad, const float *params)
+{
+    float p[K2I_BLOCK], m[K2I_BLOCK], v[K2I_BLOCK];
+    k2_adamw k = kernel_make(config, o->updates + 1, lr, scale);
+    for (size_t s = 0; s < span_count; s++) {
+        uint64_t begin = K2_MAX(spans[s].begin, o->begin), end = K2_MIN(spans[s].end, o->end);
+        k.decay = spans[s].decays ? (float)config->weight_decay : 0;
+        for (uint64_t i = begin; i < end && spans[s].trained; i += K2I_BLOCK) {
+            uint64_t n = K2_MIN(end - i, (uint64_t)K2I_BLOCK), at = i - o->begin;
+            memcpy(p, params + i, n * sizeof(float));
+            memcpy(m, o->m + at, n * sizeof(float));
+            memcpy(v, o->v + at, n * sizeof(float));
+            k2_kern_adamw(&k, n, grad + at, p, m, v);
+            uint64_t bad = first_bad(n, p, m, v);
+            if (bad < n) return i + bad;
+        }
+    }
+    return K2I_SPOILS_NONE;
+}
+
 void k2i_optim_apply(k2i_optim *o, const k2i_optim_config *config, const k2i_optim_span *spans, size_t span_count, double lr,
                      double scale, const float *grad, float *params)
 {
     o->updates++;
-    double t = (double)o->updates;
-    k2_adamw k = {.lr = (float)lr,
-                  .beta1 = (float)config->beta1,
-                  .beta2 = (float)config->beta2,
-                  .eps = (float)config->eps,
-                  .grad_scale = (float)scale,
-                  .correct1 = (float)(1 / (1 - pow(config->beta1, t))),
-                  .correct2 = (float)(1 / (1 - pow(config->beta2, t)))};
+    k2_adamw k = kernel_make(config, o->updates, lr, scale);
     for (size_t s = 0; s < span_count; s++) {
         uint64_t begin = K2_MAX(spans[s].begin, o->begin), end = K2_MIN(spans[s].end, o->end);
         if (begin >= end || !spans[s].trained) continue;

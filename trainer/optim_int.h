@@ -56,6 +56,18 @@ uint64_t k2i_norm_block_count(uint64_t begin, uint64_t end);
 void k2i_optim_apply(k2i_optim *o, const k2i_optim_config *config, const k2i_optim_span *spans, size_t span_count, double lr,
                      double scale, const float *grad, float *params);
 
+/* k2i_optim_spoils - would that update leave anything that is not finite? Nothing is changed.
+ *
+ * The update is made on a copy of one block after the other, in the cache: the arithmetic of AdamW twice costs less than the
+ * memory that going back from a bad update would.
+ *
+ * keeps    the first element whose parameter or moment would be NaN or infinite; K2I_SPOILS_NONE: all stay finite
+ * tests    tests/unit/trainer/optim_test.c
+ */
+uint64_t k2i_optim_spoils(const k2i_optim *o, const k2i_optim_config *config, const k2i_optim_span *spans, size_t span_count,
+                          double lr, double scale, const float *grad, const float *params);
+#define K2I_SPOILS_NONE UINT64_MAX
+
 typedef enum k2i_schedule_kind { K2I_CONSTANT, K2I_COSINE, K2I_WSD } k2i_schedule_kind;
 
 typedef struct k2i_schedule {

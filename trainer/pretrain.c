@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "common/wire/batch.h"
 #include "trainer/sampler_int.h"
 
 struct k2i_pretrain {
@@ -154,22 +153,91 @@ static void step_report(const k2i_outcome *o, const k2i_update *u, k2i_learner *
     k2i_metrics_speed(m, o->sums[K2I_SUM_TOKENS], seconds);
 }
 
-k2_code k2i_pretrain_step(k2i_pretrain *p, k2i_learner *l, uint64_t step, k2i_metrics *metrics, bool *skipped, k2_error *err)
+/* Sequences of a step, in the order of their packing. */
+typedef struct sequences {
+    uint32_t count;
+    uint64_t predictions;
+    const k2i_seq *seqs;
+    const uint32_t *lengths;
+    k2i_micro *micros;
+    float *logp;
+} sequences;
+
+static k2_code sequences_train(const k2_config *c, k2i_learner *l, uint64_t step, const sequences *s, k2i_metrics *metrics,
+                               const char **bad, k2_error *err)
 {
-    uint64_t began = k2_now_ns(), predictions;
+    uint64_t began = k2_now_ns();
     k2i_outcome outcome;
-    k2i_update update = update_make(p->config, step);
-    k2i_pass pass = {.ops = k2i_loss_find("cross_entropy"), .seqs = p->seqs, .micros = p->micros, .logp = p->logp};
-    k2_code code = batch_read(p, step, &predictions, err);
-    if (code == K2_OK)
-        code = k2i_pack(p->lengths, p->batch, (uint32_t)p->config->trainer_micro_tokens,
-                        (uint32_t)p->config->trainer_grad_lanes, p->micros, &pass.micro_count, err);
-    pass.scale = (k2i_loss_scale){.trajectories = p->batch, .tokens = predictions};
+    k2i_update update = update_make(c, step);
+    k2i_pass pass = {.ops = k2i_loss_find("cross_entropy"), .seqs = s->seqs, .micros = s->micros, .logp = s->logp};
+    k2_code code = k2i_pack(s->lengths, s->count, (uint32_t)c->trainer_micro_tokens, (uint32_t)c->trainer_grad_lanes, s->micros,
+                            &pass.micro_count, err);
+    pass.scale = (k2i_loss_scale){.trajectories = s->count, .tokens = s->predictions};
     if (code == K2_OK) code = k2i_learner_update(l, &pass, &update, &outcome, err);
     if (code != K2_OK) return code;
     step_report(&outcome, &update, l, (double)(k2_now_ns() - began) / 1e9, metrics);
-    *skipped = outcome.skipped;
+    *bad = outcome.bad;
     return K2_OK;
+}
+
+k2_code k2i_pretrain_step(k2i_pretrain *p, k2i_learner *l, uint64_t step, k2i_metrics *metrics, const char **bad, k2_error *err)
+{
+    sequences s = {.count = p->batch, .seqs = p->seqs, .lengths = p->lengths, .micros = p->micros, .logp = p->logp};
+    k2_code code = batch_read(p, step, &s.predictions, err);
+    return code == K2_OK ? sequences_train(p->config, l, step, &s, metrics, bad, err) : code;
+}
+
+static sequences sequences_of(const k2_batch *batch)
+{
+    uint32_t n = batch->trajectories;
+    k2i_seq *seqs = k2_alloc_array(n, sizeof(*seqs));
+    uint32_t *lengths = k2_alloc_array(n, sizeof(*lengths));
+    sequences s = {.count = n,
+                   .seqs = seqs,
+                   .lengths = lengths,
+                   .micros = k2_alloc_array(n, sizeof(*s.micros)),
+                   .logp = k2_alloc_array(batch->generated, sizeof(*s.logp))};
+    for (uint32_t i = 0; i < n; i++) {
+        k2_batch_trajectory t;
+        k2_batch_get(batch, i, &t);
+        lengths[i] = t.generated_tokens;
+        seqs[i] = (k2i_seq){.tokens = t.tokens, .rows = t.generated_tokens, .at = s.predictions};
+        s.predictions += t.generated_tokens;
+    }
+    return s;
+}
+
+static void sequences_free(sequences *s)
+{
+    k2_free(s->logp);
+    k2_free(s->micros);
+    k2_free((void *)(uintptr_t)s->lengths);
+    k2_free((void *)(uintptr_t)s->seqs);
+}
+
+k2_code k2i_pretrain_repeat(const k2_config *config, k2i_learner *l, const k2_batch *batch, k2i_metrics *metrics,
+                            const char **bad, k2_error *err)
+{
+    sequences s = sequences_of(batch);
+    k2_code code = sequences_train(config, l, batch->step, &s, metrics, bad, err);
+    sequences_free(&s);
+    return code;
+}
+
+void k2i_pretrain_each(const k2_batch *batch, k2i_visit visit, void *arg)
+{
+    sequences s = sequences_of(batch);
+    for (uint32_t i = 0; i < s.count; i++) {
+        k2i_micro micro = {.first = 0, .count = 1, .tokens = s.seqs[i].rows};
+        k2i_pass one = {.ops = k2i_loss_find("cross_entropy"),
+                        .scale = {.trajectories = s.count, .tokens = s.predictions},
+                        .seqs = &s.seqs[i],
+                        .micros = &micro,
+                        .micro_count = 1,
+                        .logp = s.logp};
+        visit(arg, &one, i);
+    }
+    sequences_free(&s);
 }
 
 k2_code k2i_pretrain_encode(const k2i_pretrain *p, uint64_t step, k2_buf *out, k2_error *err)

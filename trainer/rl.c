@@ -203,7 +203,7 @@ static void outcome_add(rl_step *s, const k2i_outcome *o, uint64_t epoch)
     s->updates++;
 }
 
-static k2_code passes_run(rl_step *s, const k2i_loss_ops *ops, bool *skipped, k2_error *err)
+static k2_code passes_run(rl_step *s, const k2i_loss_ops *ops, const char **bad, k2_error *err)
 {
     k2i_pass pass;
     for (uint64_t epoch = 0; epoch < s->config->trainer_epochs; epoch++)
@@ -217,8 +217,8 @@ static k2_code passes_run(rl_step *s, const k2i_loss_ops *ops, bool *skipped, k2
             k2_code code = k2i_learner_update(s->l, &pass, &s->update, &outcome, err);
             if (code != K2_OK) return code;
             outcome_add(s, &outcome, epoch);
-            *skipped = outcome.skipped;
-            if (*skipped) return K2_OK;
+            *bad = outcome.bad;
+            if (*bad) return K2_OK;
         }
     return K2_OK;
 }
@@ -305,7 +305,7 @@ static void step_report(const rl_step *s, const k2_batch *batch, bool skipped, d
     k2i_metrics_speed(m, s->rows, seconds);
 }
 
-k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *batch, k2i_metrics *metrics, bool *skipped,
+k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *batch, k2i_metrics *metrics, const char **bad,
                     k2_error *err)
 {
     const k2i_loss_ops *ops = k2i_loss_find(config->trainer_loss);
@@ -313,7 +313,7 @@ k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *bat
     uint64_t began = k2_now_ns();
     rl_step s;
     backup b = {0};
-    bool bad = false;
+    const char *why = NULL;
     step_begin(&s, l, config, batch);
     advantages_fill(&s, ops);
     if (config->trainer_reset_optimizer) k2i_optim_reset(k2i_learner_optim(l));
@@ -322,13 +322,36 @@ k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *bat
         backup_take(&b, l);
         old_fill(&s, ops);
     }
-    k2_code code = passes_run(&s, ops, &bad, err);
-    if (code == K2_OK && bad && s.old_needed) backup_restore(&b, l);
+    k2_code code = passes_run(&s, ops, &why, err);
+    if (code == K2_OK && why && s.old_needed) backup_restore(&b, l);
     if (code == K2_OK) {
-        step_report(&s, batch, bad, (double)(k2_now_ns() - began) / 1e9, metrics);
-        *skipped = bad;
+        step_report(&s, batch, why != NULL, (double)(k2_now_ns() - began) / 1e9, metrics);
+        *bad = why;
     }
     backup_drop(&b);
     step_end(&s);
     return code;
+}
+
+void k2i_rl_each(k2i_learner *l, const k2_config *config, const k2_batch *batch, k2i_visit visit, void *arg)
+{
+    const k2i_loss_ops *ops = k2i_loss_find(config->trainer_loss);
+    rl_step s;
+    step_begin(&s, l, config, batch);
+    advantages_fill(&s, ops);
+    for (uint64_t part = 0; part < config->trainer_minibatches; part++) {
+        k2i_pass pass;
+        (void)minibatch_plan(&s, ops, part, &pass);
+        uint32_t from = (uint32_t)(pass.seqs - s.seqs), n = (uint32_t)pass.scale.trajectories;
+        pass.scale.tokens = K2_MAX(pass.scale.tokens, 1ull);
+        for (uint32_t i = from; i < from + n; i++) {
+            k2i_micro micro = {.first = 0, .count = 1, .tokens = s.seqs[i].rows};
+            k2i_pass one = pass;
+            one.seqs = &s.seqs[i];
+            one.micros = &micro;
+            one.micro_count = 1;
+            visit(arg, &one, i);
+        }
+    }
+    step_end(&s);
 }

@@ -21,11 +21,17 @@ k2_code k2i_rl_check(const k2_batch *batch, const k2_dims *dims, const k2_config
  * computed before it. Minibatches are runs of whole groups in order of id, cut by number of groups. A minibatch
  * without one token in the loss makes no update.
  *
- * keeps    on *skipped (NaN or infinity in any of its updates) parameters and optimizer are as before the step, bit for bit
+ * keeps    *bad: NULL, or what was NaN or infinite in one of its updates (a literal): then parameters and optimizer are as before the step, bit for bit
  * errors   those of k2i_learner_update
  * tests    tests/unit/trainer/rl_test.c
  */
-k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *batch, k2i_metrics *metrics, bool *skipped,
-                    k2_error *err);
+k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *batch, k2i_metrics *metrics,
+                    const char **bad, k2_error *err);
+
+/* k2i_rl_each - every trajectory by itself, as the first pass of the step sees it: for looking at a step, not for training.
+ *
+ * keeps    nothing changes but what `visit` changes; trajectories without one token in the loss are visited too
+ */
+void k2i_rl_each(k2i_learner *l, const k2_config *config, const k2_batch *batch, k2i_visit visit, void *arg);
 
 #endif

@@ -53,6 +53,7 @@
 #define K2_TRAINER_H
 
 #include "common/base/base.h"
+#include "common/quarantine/quarantine.h"
 
 /* k2_trainer_main - `k2rl trainer --master URL --index I [--nonce N]`; the launch token is in the environment (K2RL_TOKEN).
  *
@@ -60,5 +61,24 @@
  * threads  owns the calling thread until it returns
  */
 int k2_trainer_main(int argc, char **argv);
+
+/* k2_trainer_repeat - the step of a quarantine entry again, alone: every trajectory by itself, what was NaN or infinite, and
+ * whether the weights come out as they did in the run.
+ *
+ * Everything is that of the run but the ranks: one rank owns all lanes, which gives the same bits.
+ *
+ * note     kind STEP or PRETRAIN, read from dir
+ * json     one object on stdout instead of a table
+ * returns  exit status: 0 reproduced, 1 not, 2 an entry that cannot be used (one line on stderr)
+ * threads  owns the calling thread until it returns
+ * tests    tests/unit/trainer/repeat_test.c, tests/e2e/poison_test.sh
+ */
+int k2_trainer_repeat(const char *dir, const k2_quarantine_note *note, bool json);
+
+/* k2_trainer_weights - the weights that an entry's start and batches lead to, as a Hugging Face directory.
+ *
+ * errors   those of reading it; CORRUPT: they are not note->weights
+ */
+k2_code k2_trainer_weights(const char *dir, const k2_quarantine_note *note, const char *model_dir, k2_error *err);
 
 #endif

@@ -1,14 +1,11 @@
 /* work - group, start, training commands. See work_int.h; publishing and saving stand in work_out.c. */
 #include "trainer/work_int.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "trainer/rl_int.h"
-
-#define BAD_BATCHES_MAX 64u /* kept of one run: enough to look at, and a run that is ill for days does not fill the disk */
 
 typedef unsigned long long ull;
 
@@ -76,32 +73,6 @@ void k2i_moments_enter(k2i_work *w, k2i_moments phase)
 {
     if (w->moments != phase) k2i_optim_reset(k2i_learner_optim(w->learner));
     w->moments = phase;
-}
-
-static uint32_t files_in(const char *dir)
-{
-    uint32_t n = 0;
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) n += e->d_name[0] != '.';
-    if (d) closedir(d);
-    return n;
-}
-
-void k2i_bad_batch_keep(const k2i_work *w, const char *name, uint64_t step, const void *bytes, size_t n)
-{
-    k2_error err;
-    if (w->rank != 0) return;
-    char *dir = k2_asprintf("%s/bad_batches", w->config.run_dir), *path = k2_asprintf("%s/%s_%07llu.bin", dir, name, (ull)step);
-    k2_code code = k2_dir_make(dir, &err);
-    if (code == K2_OK && files_in(dir) >= BAD_BATCHES_MAX && !k2_file_exists(path))
-        code = k2_error_set(&err, K2_LIMIT, "%s: holds %u already", dir, BAD_BATCHES_MAX);
-    if (code == K2_OK) code = k2_file_write_atomic(path, bytes, n, &err);
-    if (code == K2_OK)
-        K2_LOG_WARN(w->log, "NaN or infinity: the step is skipped, its batch is kept step=%llu file=%s", (ull)step, path);
-    else
-        K2_LOG_ERROR(w->log, "NaN or infinity: the step is skipped, its batch is lost step=%llu: %s", (ull)step, err.text);
-    k2_free(path);
-    k2_free(dir);
 }
 
 /* ---- JOIN ---- */
@@ -187,7 +158,7 @@ static k2_code weights_load(k2i_work *w, const char *source, uint64_t step, k2_e
     return code;
 }
 
-static k2_digest digest_of_weights(k2i_work *w)
+k2_digest k2i_work_digest(const k2i_work *w)
 {
     k2i_slots s = k2i_slots_make(k2_model_layout_of(k2i_learner_model(w->learner)), k2i_learner_params(w->learner), "");
     k2_digest digest = k2_weights_digest(s.slots, s.count);
@@ -251,7 +222,7 @@ void k2i_work_init(k2i_work *w, const char *const *locators, uint32_t count, con
     bool together;
     code = k2i_agree(w, code, &together, err);
     if (code != K2_OK) return;
-    out->digest = digest_of_weights(w);
+    out->digest = k2i_work_digest(w);
     if (digests_compare(w, out->digest, err) == K2_OK) init_report(w, out);
 }
 
@@ -278,25 +249,27 @@ static void metrics_merge(k2i_metrics *total, const k2i_metrics *step, uint64_t 
     }
 }
 
-static void bad_pretrain_keep(const k2i_work *w, uint64_t step)
+static k2_code pretrain_aside(k2i_work *w, uint64_t step, const char *bad, k2_error *err)
 {
     k2_buf bytes;
-    k2_error err;
-    if (w->rank != 0) return;
     k2_buf_init(&bytes, SIZE_MAX / 2);
-    if (k2i_pretrain_encode(w->pretrain, step, &bytes, &err) == K2_OK)
-        k2i_bad_batch_keep(w, "pretrain", step, bytes.data, bytes.len);
-    else
-        K2_LOG_ERROR(w->log, "NaN or infinity: the step is skipped, its batch is lost step=%llu: %s", (ull)step, err.text);
+    k2_code code = k2i_pretrain_encode(w->pretrain, step, &bytes, err);
+    k2i_bad_step s = {.kind = K2_QUARANTINE_PRETRAIN,
+                      .step = step,
+                      .start = {.step = w->step, .pretrain_step = step},
+                      .bytes = bytes.data,
+                      .len = bytes.len,
+                      .bad = bad};
+    if (code == K2_OK) code = k2i_put_aside(w, &s, err);
     k2_buf_fini(&bytes);
+    return code;
 }
 
 static k2_code pretrain_one(k2i_work *w, uint64_t step, k2i_metrics *metrics, k2_error *err)
 {
-    bool skipped;
-    k2_code code = k2i_pretrain_step(w->pretrain, w->learner, step, metrics, &skipped, err);
-    if (code == K2_OK && skipped) bad_pretrain_keep(w, step);
-    return code;
+    const char *bad;
+    k2_code code = k2i_pretrain_step(w->pretrain, w->learner, step, metrics, &bad, err);
+    return code == K2_OK && bad ? pretrain_aside(w, step, bad, err) : code;
 }
 
 void k2i_work_pretrain(k2i_work *w, uint64_t from, uint64_t to, k2i_result *out)
@@ -351,7 +324,7 @@ static k2_code batch_check(const k2i_work *w, uint64_t step, k2_digest digest, c
 void k2i_work_train(k2i_work *w, uint64_t step, const char *locator, uint64_t bytes, k2_digest digest, k2i_result *out)
 {
     result_begin(out);
-    bool skipped = false;
+    const char *bad = NULL;
     k2_batch batch;
     void *memory = bytes <= k2i_memory_machine() ? k2_alloc_aligned(64, bytes) : NULL;
     k2_code code = memory ? K2_OK : k2_error_set(&out->error, K2_LIMIT, "TRAIN: a batch of %llu bytes", (ull)bytes);
@@ -361,9 +334,15 @@ void k2i_work_train(k2i_work *w, uint64_t step, const char *locator, uint64_t by
     if (code == K2_OK) {
         out->unchanged = false;
         k2i_moments_enter(w, K2I_MOMENTS_TRAIN);
-        code = k2i_rl_step(w->learner, &w->config, &batch, &out->metrics, &skipped, &out->error);
+        code = k2i_rl_step(w->learner, &w->config, &batch, &out->metrics, &bad, &out->error);
     }
-    if (code == K2_OK && skipped) k2i_bad_batch_keep(w, "step", step, memory, bytes);
+    k2i_bad_step s = {.kind = K2_QUARANTINE_STEP,
+                      .step = step,
+                      .start = {.step = w->step, .pretrain_step = w->pretrain_step},
+                      .bytes = memory,
+                      .len = bytes,
+                      .bad = bad};
+    if (code == K2_OK && bad) code = k2i_put_aside(w, &s, &out->error);
     if (code == K2_OK) w->step = step;
     atomic_fetch_add(&w->progress, 1);
     k2_free(memory);

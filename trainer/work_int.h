@@ -10,6 +10,7 @@
 
 #include "common/config/config.h"
 #include "common/log/log.h"
+#include "common/quarantine/quarantine.h"
 #include "common/xfer/xfer.h"
 #include "trainer/checkpoint_int.h"
 #include "trainer/learner_int.h"
@@ -70,10 +71,26 @@ uint32_t k2i_threads(const k2_config *config);
 /* One verdict for all ranks: own error where there is one, else that of the lowest rank that has one (AGAIN, names the rank).
  * *unchanged says whether all ranks came to it. */
 k2_code k2i_agree(k2i_work *w, k2_code own, bool *unchanged, k2_error *err);
+/* Digest of the present weights. */
+k2_digest k2i_work_digest(const k2i_work *w);
 /* Moments are of one phase; entering another one forgets them. */
 void k2i_moments_enter(k2i_work *w, k2i_moments phase);
-/* Rank 0 keeps a batch that met NaN or infinity, as run.dir/bad_batches/NAME_STEP.bin. Failing to is logged and costs
- * nothing else. */
-void k2i_bad_batch_keep(const k2i_work *w, const char *name, uint64_t step, const void *bytes, size_t n);
+/* k2i_put_aside - the step that has just been skipped goes into quarantine: its batch, and a copy of the state that it began
+ * from, which is the present one. A collective; rank 0 writes.
+ *
+ * keeps    a quarantine that is full, or a disk that is, is logged and costs nothing else
+ * errors   those of the collectives
+ */
+typedef struct k2i_bad_step {
+    k2_quarantine_kind kind;     /* STEP or PRETRAIN */
+    uint64_t step;
+    k2i_checkpoint start;        /* step and pretrain_step of the state; the rest is filled in */
+    const void *bytes;           /* the batch, encoded */
+    size_t len;
+    const char *bad;             /* what was NaN or infinite */
+} k2i_bad_step;
+k2_code k2i_put_aside(k2i_work *w, const k2i_bad_step *s, k2_error *err);
+/* Both moments of all ranks, m and v [floats], and how many updates they are of. A collective. */
+k2_code k2i_moments_gather(k2i_work *w, float *m, float *v, k2_error *err);
 
 #endif

@@ -53,12 +53,19 @@ static uint64_t dir_bytes(const k2_model_layout *layout)
 }
 
 /* Moments of all ranks in one vector; elements in no rank's range do not exist. */
-static k2_code moments_gather(k2i_work *w, const float *own, float *all, k2_error *err)
+static k2_code gather(k2i_work *w, const float *own, float *all, k2_error *err)
 {
     const k2i_optim *o = k2i_learner_optim(w->learner);
     memcpy(all + o->begin, own, (o->end - o->begin) * sizeof(float));
     uint64_t floats = k2_model_param_count(k2i_learner_model(w->learner));
     return k2_coll_all_gather(w->coll, all, sizeof(float), floats, k2i_learner_ranges(w->learner), err);
+}
+
+k2_code k2i_moments_gather(k2i_work *w, float *m, float *v, k2_error *err)
+{
+    const k2i_optim *o = k2i_learner_optim(w->learner);
+    k2_code code = gather(w, o->m, m, err);
+    return code == K2_OK ? gather(w, o->v, v, err) : code;
 }
 
 void k2i_work_save(k2i_work *w, const char *dir, uint64_t step, k2i_result *out)
@@ -72,8 +79,7 @@ void k2i_work_save(k2i_work *w, const char *dir, uint64_t step, k2i_result *out)
                             .updates = o->updates,
                             .moments = w->moments,
                             .seed = w->config.seed};
-    k2_code code = moments_gather(w, o->m, m, &out->error);
-    if (code == K2_OK) code = moments_gather(w, o->v, v, &out->error);
+    k2_code code = k2i_moments_gather(w, m, v, &out->error);
     out->unchanged = code == K2_OK; /* a full disk costs a checkpoint, not the training */
     if (code == K2_OK && w->rank == 0) {
         code = k2i_checkpoint_write(dir, &w->dims, layout, k2i_learner_params(w->learner), m, v, &state, &out->error);

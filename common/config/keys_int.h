@@ -122,6 +122,17 @@
     F64(reward_tolerance, "reward.tolerance", 1e-6, 0, 1e9, SAME, "numeric: largest relative difference")                        \
     U64(reward_retries, "reward.retries", 2, 0, 100, FREE, "further tries before a trajectory is dropped")                       \
                                                                                                                                  \
+    ENUM(policy_nan, "policy.nan", "skip", "skip|stop", FREE,                                                                    \
+         "a step that meets NaN or infinity: weights stay as they were and the run goes on, or it stops")                        \
+    ENUM(policy_poison, "policy.poison", "drop", "drop|stop", FREE,                                                              \
+         "a trajectory that ends its worker three times while it is alone there: its group is dropped, or the run stops")        \
+    ENUM(policy_reward, "policy.reward", "drop", "drop|stop", FREE,                                                              \
+         "an answer whose reward failed to the last try: its trajectory is dropped, or the run stops")                           \
+    U64(policy_max, "policy.max", 1000, 0, UINT64_MAX, FREE,                                                                     \
+        "of each of the three, so many at most: one more stops the run; 0 = no limit")                                           \
+    U64(policy_kept, "policy.kept", 16, 0, 100000, FREE,                                                                         \
+        "entries in RUN_DIR/quarantine; the first ones stay, later ones are only counted")                                       \
+                                                                                                                                 \
     STR(proxy_listen, "proxy.listen", "127.0.0.1:0", FREE, "address for clients; port 0 = any free one")                         \
     U64(proxy_queue_max, "proxy.queue_max", 8192, 1, 1048576, FREE, "requests in the proxy; more are refused with 429")          \
     U64(proxy_retries, "proxy.retries", 8, 0, 1000, FREE, "times that one request may move to another engine")                   \

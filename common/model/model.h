@@ -177,6 +177,15 @@ k2_model_acts *k2_model_fwd(k2_model *m, const k2_model_batch *batch, k2_arena *
  */
 void k2_model_bwd(k2_model *m, k2_model_acts *acts, const float *dlogp, float *grads);
 
+/* k2_model_acts_bad - the first activation of a forward, in the order of computing, that is NaN or infinite.
+ *
+ *   "layer 3: after attention, row 17"
+ *
+ * memory   looks at acts that no bwd has used up; out is written only where true comes back
+ * tests    tests/unit/model/grad_test.c
+ */
+bool k2_model_acts_bad(const k2_model_acts *acts, char *out, size_t n);
+
 /* ---- decoding ------------------------------------------------------------------------------------------------------ */
 
 /* A pool of pages, owned by the caller. Page p is k2_model_page_floats floats at pages + p * that: [L, page_tokens, W].

@@ -1,6 +1,7 @@
 /* The trainer's half: a packed batch forward with everything kept, then backward. */
 #include "common/model/model_int.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* All memory of one forward and backward but the acts themselves. Without an arena the bytes are counted. */
@@ -166,4 +167,61 @@ void k2_model_bwd(k2_model *m, k2_model_acts *acts, const float *dlogp, float *g
     }
     k2_kern_team_run(m->team, (m->d.hidden_size + 255) / 256, embed_bwd_task, acts);
     k2_hot_end();
+}
+
+/* ---- looking at the activations */
+
+typedef struct piece {
+    const char *what;
+    const float *x; /* [rows, width]; NULL: not there in this layer */
+    size_t rows, width;
+} piece;
+
+static bool piece_bad(const piece *p, const char *where, char *out, size_t n)
+{
+    for (size_t r = 0; p->x && r < p->rows; r++) {
+        if (k2_kern_finite(p->width, p->x + r * p->width)) continue;
+        snprintf(out, n, "%s%s, row %zu", where, p->what, r);
+        return true;
+    }
+    return false;
+}
+
+/* In the order of computing, and only what this layer has written: the rest of the memory is of an earlier pass. */
+static bool layer_bad(const k2_model *m, uint32_t layer, const k2i_acts *a, size_t T, char *out, size_t n)
+{
+    const k2_dims *d = &m->d;
+    size_t D = d->hidden_size, H = d->num_attention_heads, K = d->num_experts_per_tok;
+    bool moe = m->layers[layer].moe;
+    const piece pieces[] = {
+        {"input", a->x, T, D},
+        {"normed input", a->h1, T, D},
+        {"queries", a->q, T, H * (d->qk_nope_head_dim + d->qk_rope_head_dim)},
+        {"latent keys", a->kva, T, m->width_kv},
+        {"latent attention output", a->o_lat, T, H * d->kv_lora_rank},
+        {"attention output", a->o, T, H * d->v_head_dim},
+        {"after attention", a->x2, T, D},
+        {"normed after attention", a->h2, T, D},
+        {"router scores", moe ? a->scores : NULL, T, d->n_routed_experts},
+        {"dense network", moe ? NULL : a->act, T, d->intermediate_size},
+        {"shared experts", moe && d->n_shared_experts > 0 ? a->act : NULL, T, m->width_shared},
+        {"experts", moe ? a->e_act : NULL, T * K, d->moe_intermediate_size},
+        {"experts' output", moe ? a->e_out : NULL, T * K, D},
+    };
+    char where[32];
+    snprintf(where, sizeof(where), "layer %u: ", layer);
+    for (size_t i = 0; i < K2_COUNT(pieces); i++)
+        if (piece_bad(&pieces[i], where, out, n)) return true;
+    return false;
+}
+
+bool k2_model_acts_bad(const k2_model_acts *acts, char *out, size_t n)
+{
+    K2_ASSERT(!acts->used);
+    const k2_model *m = acts->m;
+    size_t T = acts->batch.tokens_count;
+    for (uint32_t i = 0; i < m->d.num_hidden_layers; i++)
+        if (layer_bad(m, i, &acts->layers[i], T, out, n)) return true;
+    const piece last = {"output of the last layer", acts->x_last, T, m->d.hidden_size};
+    return piece_bad(&last, "", out, n);
 }

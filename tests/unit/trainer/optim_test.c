@@ -32,6 +32,30 @@ static const k2i_optim_span *span_of(uint64_t i)
     return s;
 }
 
+/* Looking at an update changes nothing, and names the first element that would be lost. */
+static void test_spoils(void **state)
+{
+    (void)state;
+    static float params[COUNT], grad[COUNT], held[COUNT];
+    k2i_optim o;
+    k2i_optim_init(&o, 0, COUNT);
+    for (uint64_t i = 0; i < COUNT; i++) {
+        params[i] = held[i] = draw(0, i);
+        grad[i] = draw(1, i);
+    }
+    assert_true(k2i_optim_spoils(&o, &config, spans, K2_COUNT(spans), 0.01, 1, grad, params) == K2I_SPOILS_NONE);
+    grad[K2I_BLOCK + 10] = INFINITY; /* not trained: nobody minds */
+    assert_true(k2i_optim_spoils(&o, &config, spans, K2_COUNT(spans), 0.01, 1, grad, params) == K2I_SPOILS_NONE);
+    grad[COUNT - 1] = grad[K2I_BLOCK + 28] = 1e30f; /* its square is no float any more: the second moment is lost */
+    assert_true(k2i_optim_spoils(&o, &config, spans, K2_COUNT(spans), 0.01, 1, grad, params) == K2I_BLOCK + 28);
+    assert_true(k2i_optim_spoils(&o, &config, spans, K2_COUNT(spans), 0.01, 1e-12, grad, params) == K2I_SPOILS_NONE);
+    params[17] = held[17] = NAN;
+    assert_true(k2i_optim_spoils(&o, &config, spans, K2_COUNT(spans), 0.01, 1e-12, grad, params) == 17);
+    assert_memory_equal(params, held, sizeof held);
+    assert_true(o.updates == 0 && o.m[0] == 0);
+    k2i_optim_fini(&o);
+}
+
 static void test_formula(void **state)
 {
     (void)state;
@@ -118,6 +142,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formula),
+        cmocka_unit_test(test_spoils),
         cmocka_unit_test(test_shards),
         cmocka_unit_test(test_schedules),
     };

@@ -5,10 +5,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <fcntl.h>
 #include <math.h>
+#include <unistd.h>
 
 #include "common/data/data.h"
 #include "tests/unit/trainer/fixture.h"
+#include "trainer/trainer.h"
 #include "trainer/work_int.h"
 
 enum { PRETRAIN = 6, STEPS = 3 };
@@ -70,6 +73,7 @@ struct group {
     const char *text; /* source, locator or dir */
     uint64_t from, to, bytes;
     k2_digest digest;
+    float reward; /* of the first trajectory of a batch; 0: as drawn */
 };
 
 static void *member_run(void *arg)
@@ -145,6 +149,7 @@ static const k2i_result *train_with(group *g, uint64_t step, k2_digest *wrong)
     k2_xfer_segment *segment;
     fixture_batch *b = k2_alloc(sizeof(*b));
     fixture_batch_fill(b, step, 0);
+    if (g->reward != 0) b->list[0].reward = g->reward;
     fixture_batch_encode(b, step);
     assert_int_equal(k2_xfer_open(&config, &xfer, NULL), K2_OK);
     assert_int_equal(k2_xfer_segment_create(xfer, b->bytes.len, &segment, NULL), K2_OK);
@@ -311,48 +316,65 @@ static void test_bad_starts(void **state)
     fixture_dir_end(p.dir);
 }
 
-/* A step that meets infinity leaves the weights, counts up, and keeps its batch for whoever wants to look. */
-static void test_bad_batch_is_kept(void **state)
+/* What it prints is looked at elsewhere. */
+static int repeat(const char *dir, const k2_quarantine_note *note, bool json)
+{
+    fflush(stdout);
+    int held = dup(1), null = open("/dev/null", O_WRONLY);
+    dup2(null, 1);
+    int status = k2_trainer_repeat(dir, note, json);
+    fflush(stdout);
+    dup2(held, 1);
+    close(held);
+    close(null);
+    return status;
+}
+
+/* A step that meets infinity leaves the weights, counts up, and is put aside; repeating it from there gives what the run had.
+ */
+static void test_bad_step_is_put_aside(void **state)
 {
     (void)state;
-    place p = place_make(1);
-    p.config.trainer_epochs = 3;
-    p.config.trainer_lr = 1e30;
-    group g;
-    group_open(&g, &p, "fresh", 0);
-    k2_digest before = publish(&g, 0);
-    const k2i_result *r = train_with(&g, 1, NULL);
-    assert_ok(r);
-    assert_true(k2i_metrics_get(&r->metrics, "skipped") == 1);
-    assert_true(k2_digest_equal(before, publish(&g, 1)));
-    char *path = k2_asprintf("%s/bad_batches/step_0000001.bin", p.config.run_dir), *bytes;
-    size_t len;
-    k2_batch batch;
-    assert_int_equal(k2_file_read(path, 1 << 20, &bytes, &len, NULL), K2_OK);
-    assert_int_equal(k2_batch_decode(bytes, len, &batch, NULL), K2_OK);
-    assert_int_equal(batch.trajectories, FIXTURE_COUNT);
-    k2_free(bytes);
-    k2_free(path);
-    for (int i = 0; i < 64; i++) { /* as many as are kept: a run that is ill for long does not fill the disk */
-        path = k2_asprintf("%s/bad_batches/old_%d.bin", p.config.run_dir, i);
-        assert_int_equal(k2_file_write_atomic(path, "", 0, NULL), K2_OK);
-        k2_free(path);
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        place p = place_make(ranks);
+        p.config.trainer_clip_norm = 0;
+        p.config.policy_kept = 1;
+        group g;
+        group_open(&g, &p, "fresh", 0);
+        g.reward = 1e26f; /* the second moment would be infinite */
+        k2_digest before = publish(&g, 0);
+        const k2i_result *r = train_with(&g, 1, NULL);
+        assert_ok(r);
+        assert_true(k2i_metrics_get(&r->metrics, "skipped") == 1);
+        assert_true(k2_digest_equal(before, publish(&g, 1)));
+        char *dir = k2_asprintf("%s/quarantine/step-1", p.config.run_dir);
+        k2_quarantine_note note;
+        assert_int_equal(k2_quarantine_read(dir, &note, NULL), K2_OK);
+        assert_true(k2_digest_equal(note.weights, before) && k2_digest_equal(note.result, before));
+        assert_non_null(strstr(note.error, "is NaN or infinite"));
+        assert_int_equal(repeat(dir, &note, true), 0);
+        note.result.lo++;
+        assert_int_equal(repeat(dir, &note, false), 1);
+        note.batch_last = 2;
+        assert_int_equal(repeat(dir, &note, false), 2);
+        k2_free(dir);
+        r = train_with(&g, 2, NULL); /* policy.kept are there: a run that is ill for days does not fill the disk */
+        assert_ok(r);
+        assert_true(k2i_metrics_get(&r->metrics, "skipped") == 1);
+        dir = k2_asprintf("%s/quarantine/step-2", p.config.run_dir);
+        assert_false(k2_file_exists(dir));
+        k2_free(dir);
+        group_close(&g);
+        fixture_dir_end(p.dir);
     }
-    r = train_with(&g, 2, NULL);
-    assert_ok(r);
-    assert_true(k2i_metrics_get(&r->metrics, "skipped") == 1);
-    path = k2_asprintf("%s/bad_batches/step_0000002.bin", p.config.run_dir);
-    assert_false(k2_file_exists(path));
-    k2_free(path);
-    group_close(&g);
-    fixture_dir_end(p.dir);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_do_not_matter), cmocka_unit_test(test_resume),     cmocka_unit_test(test_damaged_batch),
-        cmocka_unit_test(test_published_weights),   cmocka_unit_test(test_bad_starts), cmocka_unit_test(test_bad_batch_is_kept),
+        cmocka_unit_test(test_ranks_do_not_matter), cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_damaged_batch),       cmocka_unit_test(test_published_weights),
+        cmocka_unit_test(test_bad_starts),          cmocka_unit_test(test_bad_step_is_put_aside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
