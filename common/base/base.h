@@ -130,6 +130,43 @@ void *k2_pool_take(k2_pool *p);               /* zeroed */
 void k2_pool_give(k2_pool *p, void *slot);    /* asserts that it is a slot of this pool */
 uint32_t k2_pool_index(const k2_pool *p, const void *slot);
 
+/* ---- many numbered places ---------------------------------------------------------------------------------------- */
+
+/* What an event may cost must not grow with the fleet: instead of looking at all of n places, ask one of these two. Both take all
+ * their memory at new, both are a function of their content alone: of equals the lowest place comes first, in whatever order
+ * they came in. Places are 0..places-1, places >= 1. */
+#define K2_PLACE_NONE UINT32_MAX
+
+/* Set of places: put, has and the next one in order cost three words, however many there are. places <= 262144. */
+typedef struct k2_set k2_set;
+k2_set *k2_set_new(uint32_t places);
+void k2_set_free(k2_set *s);
+void k2_set_put(k2_set *s, uint32_t place, bool in);
+bool k2_set_has(const k2_set *s, uint32_t place);
+uint32_t k2_set_next(const k2_set *s, uint32_t from); /* the least member >= from (which may be any number), or K2_PLACE_NONE */
+uint32_t k2_set_count(const k2_set *s);
+
+/* k2_least - a tournament: which place has the least key. A key is a pair of numbers; a place may be without one.
+ *
+ *              least of all            set: one match for each level on the way up, fewer where the winner stays
+ *             /            \          first: the root
+ *         0 or 1          2 or 3       first_but(p): the best of those that p meets on its way up
+ *        /      \        /      \
+ *       0        1      2        3
+ *
+ * memory   24 bytes a place
+ * tests    tests/unit/base/place_test.c
+ */
+typedef struct k2_least k2_least;
+k2_least *k2_least_new(uint32_t places);
+void k2_least_free(k2_least *l);
+void k2_least_set(k2_least *l, uint32_t place, uint64_t major, uint64_t minor);
+void k2_least_drop(k2_least *l, uint32_t place); /* without a key from now on; it may be so already */
+uint32_t k2_least_first(const k2_least *l);      /* K2_PLACE_NONE when no place has a key */
+uint32_t k2_least_first_but(const k2_least *l, uint32_t place);
+uint64_t k2_least_major(const k2_least *l, uint32_t place); /* UINT64_MAX without a key */
+uint64_t k2_least_matches(const k2_least *l); /* played since new: for tests of what an event costs */
+
 /* ---- bytes ----------------------------------------------------------------------------------------------------- */
 
 /* Growable bytes with a cap. Appending past the cap sets `overflow`, appends nothing and returns false; check it once at the end.
