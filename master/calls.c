@@ -1,12 +1,11 @@
 /* calls: what the master asks the proxy over HTTP: answers to prompts, and rewards for answers. */
 #include "master/io_int.h"
 
-#include <cjson/cJSON.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "common/http/openai.h"
+#include "master/scores_int.h"
 
 /* What is asked of one proxy; all of them are known, because a proxy that has been replaced may be alive and silent: nothing
  * would come over its connections for as long as a call may take, nor may anything that does come count any more. */
@@ -286,49 +285,19 @@ static void put_item(k2m_io *io, uint64_t id, bool first, k2_buf *body)
     k2_buf_fini(&text);
 }
 
-static bool read_id(const cJSON *v, uint64_t *out)
-{
-    if (cJSON_IsString(v)) return k2_str_u64(v->valuestring, out);
-    if (!cJSON_IsNumber(v) || v->valuedouble < 0 || v->valuedouble > 9007199254740992.0) return false;
-    *out = (uint64_t)v->valuedouble;
-    return true;
-}
-
-/* All scores of a body, in order; false where one is missing or not what was asked for. */
-static bool read_scores(const char *body, size_t n, const k2m_call *s, double *rewards, bool *has, char (*details)[96])
-{
-    cJSON *root = cJSON_ParseWithLength(body, n);
-    const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "scores");
-    bool ok = cJSON_IsArray(list) && cJSON_GetArraySize(list) == (int)s->count;
-    uint32_t i = 0;
-    for (const cJSON *v = ok ? list->child : NULL; v && ok; v = v->next, i++) {
-        uint64_t id = 0;
-        const cJSON *reward = cJSON_GetObjectItemCaseSensitive(v, "reward"),
-                    *detail = cJSON_GetObjectItemCaseSensitive(v, "detail");
-        ok = read_id(cJSON_GetObjectItemCaseSensitive(v, "trajectory"), &id) && id == s->ids[i];
-        has[i] = cJSON_IsNumber(reward) && isfinite(reward->valuedouble);
-        rewards[i] = has[i] ? reward->valuedouble : 0;
-        snprintf(details[i], sizeof details[i], "%s", cJSON_IsString(detail) ? detail->valuestring : "");
-    }
-    cJSON_Delete(root);
-    return ok;
-}
-
 static void scored(void *arg, k2_code code, int status, const char *body, size_t n)
 {
     k2m_call s = *(k2m_call *)arg;
     call_free(arg);
     if (k2_loop_ending(s.io->loop)) return;
-    double rewards[K2M_SCORE_ITEMS];
-    bool has[K2M_SCORE_ITEMS];
-    char details[K2M_SCORE_ITEMS][96];
-    if (code == K2_OK && status == 200 && read_scores(body, n, &s, rewards, has, details)) {
+    k2m_score scores[K2M_SCORE_ITEMS];
+    if (code == K2_OK && status == 200 && k2m_scores_parse(body, n, s.ids, s.count, scores)) {
         for (uint32_t i = 0; i < s.count; i++)
             k2m_io_event(s.io, &(k2m_event){.type = K2M_EV_SCORED,
                                             .id = s.ids[i],
-                                            .has_reward = has[i],
-                                            .reward = rewards[i],
-                                            .text = details[i],
+                                            .has_reward = scores[i].has_reward,
+                                            .reward = scores[i].reward,
+                                            .text = scores[i].detail,
                                             .ids = i + 1 == s.count ? s.ids : NULL});
         return;
     }

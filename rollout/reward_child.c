@@ -203,15 +203,9 @@ static void on_read(void *arg, const char *data, size_t n)
 {
     proc *p = arg;
     while (n > 0 && p->owner) {
-        const char *end = memchr(data, '\n', n);
-        size_t take = end ? (size_t)(end - data) : n;
-        if (!k2_buf_append(&p->line, data, take)) {
-            nonsense(p->owner, "found a line that is too long");
-            return;
-        }
-        if (!end) return;
-        data += take + 1;
-        n -= take + 1;
+        const k2_code code = k2i_score_line(&p->line, &data, &n);
+        if (code == K2_LIMIT) nonsense(p->owner, "found a line that is too long");
+        if (code != K2_OK) return;
         k2_buf line = p->line; /* the answer may end this process, not this line */
         k2_buf_init(&p->line, K2I_SCORE_LINE_MAX);
         on_line(p->owner, line.data ? line.data : "", line.len);

@@ -65,6 +65,13 @@ void k2i_score_batch_fini(k2i_score_batch *b);
 void k2i_score_write(const k2i_score_batch *b, k2_buf *out);
 /* One item as a line for the command. */
 void k2i_score_write_item(const k2i_score_item *item, k2_buf *out);
+/* k2i_score_line - the bytes up to the end of the next line, out of what came in pieces.
+ *
+ *   Takes them from *data and *n into `line`, which begins empty and has K2I_SCORE_LINE_MAX as its cap.
+ *
+ * errors   INCOMPLETE: all is taken, the line goes on; LIMIT: it is too long. OK: the line is whole; clear it before the next
+ */
+k2_code k2i_score_line(k2_buf *line, const char **data, size_t *n);
 /* One line of the command: the reward for this trajectory. BAD_INPUT says what is wrong with it. */
 k2_code k2i_score_parse_line(const char *line, size_t n, uint64_t trajectory, double *reward, k2_error *err);
 

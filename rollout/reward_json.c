@@ -141,6 +141,16 @@ void k2i_score_write_item(const k2i_score_item *item, k2_buf *out)
     k2_buf_printf(out, ",\"meta\":%s}\n", item->meta);
 }
 
+k2_code k2i_score_line(k2_buf *line, const char **data, size_t *n)
+{
+    const char *end = *n ? memchr(*data, '\n', *n) : NULL;
+    const size_t take = end ? (size_t)(end - *data) : *n;
+    if (!k2_buf_append(line, *data, take)) return K2_LIMIT;
+    *data += take + (end != NULL);
+    *n -= take + (end != NULL);
+    return end ? K2_OK : K2_INCOMPLETE;
+}
+
 k2_code k2i_score_parse_line(const char *line, size_t n, uint64_t trajectory, double *reward, k2_error *err)
 {
     char begin[64];

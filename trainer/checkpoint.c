@@ -60,7 +60,7 @@ static k2i_slots moment_slots(const k2_model_layout *layout, float *m, float *v)
 
 /* ---- trainer.json ---- */
 
-static void state_encode(const k2i_checkpoint *s, k2_buf *out)
+void k2i_checkpoint_encode(const k2i_checkpoint *s, k2_buf *out)
 {
     char weights[K2_DIGEST_HEX], optimizer[K2_DIGEST_HEX];
     k2_digest_hex(s->weights, weights);
@@ -112,7 +112,7 @@ static const char *state_decode(const cJSON *root, k2i_checkpoint *s)
     return NULL;
 }
 
-static k2_code state_parse(const char *path, const char *text, size_t len, k2i_checkpoint *out, k2_error *err)
+k2_code k2i_checkpoint_parse(const char *path, const char *text, size_t len, k2i_checkpoint *out, k2_error *err)
 {
     k2i_checkpoint found = {0};
     k2_code code = K2_OK;
@@ -133,7 +133,7 @@ k2_code k2i_checkpoint_peek(const char *dir, k2i_checkpoint *state, k2_error *er
     size_t len;
     k2_code code = k2_file_read(path, JSON_BYTES_MAX, &text, &len, err);
     if (code == K2_OK) {
-        code = state_parse(path, text, len, state, err);
+        code = k2i_checkpoint_parse(path, text, len, state, err);
         k2_free(text);
     }
     k2_free(path);
@@ -181,7 +181,7 @@ static k2_code state_write(const char *dir, const k2i_checkpoint *state, k2_erro
     char *path = k2_asprintf("%s/trainer.json", dir);
     k2_buf json;
     k2_buf_init(&json, JSON_BYTES_MAX);
-    state_encode(state, &json);
+    k2i_checkpoint_encode(state, &json);
     k2_code code = k2_file_write_atomic(path, json.data, json.len, err);
     k2_buf_fini(&json);
     k2_free(path);

@@ -44,6 +44,10 @@ void k2i_slots_free(k2i_slots *s);
 k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_model_layout *layout, float *params, float *m,
                              float *v, k2i_checkpoint *state, k2_error *err);
 
+/* trainer.json as text. parse: "path: ...": BAD_INPUT names the field. */
+void k2i_checkpoint_encode(const k2i_checkpoint *s, k2_buf *out);
+k2_code k2i_checkpoint_parse(const char *path, const char *text, size_t len, k2i_checkpoint *out, k2_error *err);
+
 /* Only trainer.json: what a checkpoint holds. */
 k2_code k2i_checkpoint_peek(const char *dir, k2i_checkpoint *state, k2_error *err);
 

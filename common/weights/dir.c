@@ -1,5 +1,5 @@
 /* Model directories: one safetensors file, or shards and the index that says which tensor is where. */
-#include "json_int.h"
+#include "index_int.h"
 #include "slots_int.h"
 
 #include <stdio.h>
@@ -10,11 +10,6 @@
 #define WEIGHTS_FILE    "model.safetensors"
 #define INDEX_FILE      "model.safetensors.index.json"
 #define CONFIG_FILE     "config.json"
-
-/* A tensor's place, from the index. */
-typedef struct place {
-    const char *tensor, *shard;
-} place;
 
 typedef struct loading {
     const k2_weights_slot **slots; /* sorted */
@@ -95,15 +90,8 @@ static k2_code file_load(loading *l, const char *path, k2_error *err)
 
 /* ---- shards ------------------------------------------------------------------------------------------------------ */
 
-static int by_shard(const void *a, const void *b)
-{
-    const place *x = a, *y = b;
-    const int order = strcmp(x->shard, y->shard);
-    return order ? order : strcmp(x->tensor, y->tensor);
-}
-
 /* The tensors of one shard: exactly those that the index promises. */
-static k2_code shard_load(loading *l, const char *dir, const place *places, size_t count, k2_error *err)
+static k2_code shard_load(loading *l, const char *dir, const k2i_place *places, size_t count, k2_error *err)
 {
     k2_weights_file *f = NULL;
     char *path = k2_asprintf("%s/%s", dir, places[0].shard);
@@ -124,82 +112,30 @@ static k2_code shard_load(loading *l, const char *dir, const place *places, size
     return code;
 }
 
-static k2_code places_parse(const char *path, const cJSON *map, place **out, size_t *out_count, k2_error *err)
+/* Every slot has a place. */
+static k2_code index_check(const loading *l, const char *path, const k2i_index *x, k2_error *err)
 {
-    size_t count = (size_t)cJSON_GetArraySize(map), i = 0;
-    place *places = k2_alloc_array(count, sizeof *places);
-    const cJSON *item;
-    cJSON_ArrayForEach(item, map)
-    {
-        const char *shard = item->valuestring;
-        if (!cJSON_IsString(item) || !*shard || *shard == '.' || strchr(shard, '/')) {
-            k2_free(places);
-            return k2_error_set(err, K2_BAD_INPUT, "%.200s: weight_map of %.100s is not the name of a file in the directory",
-                                path, item->string);
-        }
-        places[i++] = (place){.tensor = item->string, .shard = shard};
-    }
-    qsort(places, count, sizeof *places, by_shard);
-    *out = places;
-    *out_count = count;
+    for (size_t i = 0; i < l->slot_count; i++)
+        if (!k2i_index_holds(x, l->slots[i]->name)) return missing(path, l->slots[i]->name, err);
     return K2_OK;
-}
-
-static int place_find(const void *key, const void *item)
-{
-    return strcmp(key, *(const char *const *)item);
-}
-
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-/* Every slot has a place, and no tensor has two. */
-static k2_code places_check(const loading *l, const char *path, const place *places, size_t count, k2_error *err)
-{
-    const char **names = k2_alloc_array(count, sizeof *names);
-    k2_code code = K2_OK;
-    for (size_t i = 0; i < count; i++) names[i] = places[i].tensor;
-    qsort(names, count, sizeof *names, by_text);
-    for (size_t i = 1; code == K2_OK && i < count; i++)
-        if (strcmp(names[i - 1], names[i]) == 0)
-            code = k2_error_set(err, K2_BAD_INPUT, "%.200s: weight_map names %.100s twice", path, names[i]);
-    for (size_t i = 0; code == K2_OK && i < l->slot_count; i++)
-        if (!bsearch(l->slots[i]->name, names, count, sizeof *names, place_find)) code = missing(path, l->slots[i]->name, err);
-    k2_free(names);
-    return code;
-}
-
-static k2_code shards_load(loading *l, const char *dir, const char *path, const cJSON *root, k2_error *err)
-{
-    const cJSON *map = cJSON_GetObjectItemCaseSensitive(root, "weight_map");
-    place *places = NULL;
-    size_t count = 0;
-    if (!cJSON_IsObject(map)) return k2_error_set(err, K2_BAD_INPUT, "%s: \"weight_map\" is no object", path);
-    k2_code code = places_parse(path, map, &places, &count, err);
-    if (code != K2_OK) return code;
-    code = places_check(l, path, places, count, err);
-    for (size_t first = 0, end; code == K2_OK && first < count; first = end) {
-        for (end = first + 1; end < count && strcmp(places[first].shard, places[end].shard) == 0;) end++;
-        code = shard_load(l, dir, places + first, end - first, err);
-    }
-    k2_free(places);
-    return code;
 }
 
 static k2_code index_load(loading *l, const char *dir, const char *path, k2_error *err)
 {
     char *text = NULL;
     size_t n = 0;
-    cJSON *root = NULL;
+    k2i_index *x = NULL;
     k2_code code = k2_file_read(path, INDEX_BYTES_MAX, &text, &n, err);
     if (code != K2_OK) return code;
-    code = k2i_json_parse(path, text, n, &root, err);
+    code = k2i_index_parse(path, text, n, &x, err);
     k2_free(text);
     if (code != K2_OK) return code;
-    code = shards_load(l, dir, path, root, err);
-    cJSON_Delete(root);
+    code = index_check(l, path, x, err);
+    for (size_t first = 0, end; code == K2_OK && first < x->count; first = end) {
+        for (end = first + 1; end < x->count && strcmp(x->places[first].shard, x->places[end].shard) == 0;) end++;
+        code = shard_load(l, dir, x->places + first, end - first, err);
+    }
+    k2i_index_free(x);
     return code;
 }
 

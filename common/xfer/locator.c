@@ -69,8 +69,8 @@ static bool size_and_nonce(cursor *c, k2_xfer_locator *l)
     if (!number(c, K2_XFER_SEGMENT_MAX, &l->bytes, "the size is no number of bytes")) return false;
     if (l->bytes == 0) return bad(c, "the size is 0");
     if (!colon(c, "the nonce is missing")) return false;
-    if (!field(c, hex, sizeof hex, "the nonce is not 32 hex digits")) return false;
-    if (!k2_digest_parse(hex, &d)) return bad(c, "the nonce is not 32 hex digits");
+    if (!field(c, hex, sizeof hex, "the nonce is not 32 hex digits in lower case")) return false;
+    if (strpbrk(hex, "ABCDEF") || !k2_digest_parse(hex, &d)) return bad(c, "the nonce is not 32 hex digits in lower case");
     if (*c->at != 0) return bad(c, "something stands behind the nonce");
     k2_store_u64le(l->nonce.bytes, d.lo);
     k2_store_u64le(l->nonce.bytes + 8, d.hi);

@@ -164,14 +164,36 @@ function(k2_scripts)
   endforeach()
 endfunction()
 
+# k2_fuzz(NAME xfer_server DEPS xfer SOURCES server.c [UNIT_SECONDS 1]) - a libFuzzer target NAME_fuzz in the preset `fuzz`, run by ctest for
+# K2_FUZZ_SECONDS on tests/fuzz/<folder>/corpus/<NAME>, with <NAME>.dict beside its source where there is one. An input that takes longer than
+# UNIT_SECONDS is a finding.
+set(K2_FUZZ_SECONDS 20 CACHE STRING "seconds that ctest runs each fuzz target")
 function(k2_fuzz)
-  cmake_parse_arguments(A "" "NAME;CORPUS" "DEPS;SOURCES;PKGS;LIBS" ${ARGN})
+  cmake_parse_arguments(A "" "NAME;UNIT_SECONDS" "DEPS;SOURCES;PKGS;LIBS" ${ARGN})
   if(K2_FUZZ)
-    add_executable(${A_NAME} ${A_SOURCES})
-    target_compile_options(${A_NAME} PRIVATE -fsanitize=fuzzer)
-    target_link_options(${A_NAME} PRIVATE -fsanitize=fuzzer)
-    target_link_libraries(${A_NAME} PRIVATE k2_flags ${A_LIBS})
-    k2_link_deps(${A_NAME} ${A_DEPS})
-    k2_link_packages(${A_NAME} ${A_PKGS})
+    if(NOT A_UNIT_SECONDS)
+      set(A_UNIT_SECONDS 1)
+    endif()
+    add_executable(${A_NAME}_fuzz ${A_SOURCES})
+    target_compile_options(${A_NAME}_fuzz PRIVATE -fsanitize=fuzzer)
+    target_link_options(${A_NAME}_fuzz PRIVATE -fsanitize=fuzzer)
+    target_link_libraries(${A_NAME}_fuzz PRIVATE k2_flags ${A_LIBS})
+    k2_link_deps(${A_NAME}_fuzz ${A_DEPS})
+    k2_link_packages(${A_NAME}_fuzz ${A_PKGS})
+    add_test(NAME fuzz_${A_NAME} COMMAND sh ${CMAKE_SOURCE_DIR}/tests/tools/fuzz.sh $<TARGET_FILE:${A_NAME}_fuzz>
+      ${CMAKE_CURRENT_SOURCE_DIR} ${K2_FUZZ_SECONDS} ${A_UNIT_SECONDS})
+    math(EXPR limit "${K2_FUZZ_SECONDS} + 60")
+    set_tests_properties(fuzz_${A_NAME} PROPERTIES LABELS fuzz TIMEOUT ${limit})
+  endif()
+endfunction()
+
+# k2_parsers(NAME wire DEPS wire base SOURCES wire.c) - a family of parsers (tests/fuzz/README.md): its unit test parse_NAME, and its fuzz target.
+function(k2_parsers)
+  cmake_parse_arguments(A "" "NAME" "DEPS;SOURCES;PKGS;LIBS" ${ARGN})
+  set(harness ${CMAKE_SOURCE_DIR}/tests/fuzz/harness)
+  k2_fuzz(NAME ${A_NAME} DEPS ${A_DEPS} base PKGS ${A_PKGS} LIBS ${A_LIBS} SOURCES ${A_SOURCES} ${harness}/parser.c ${harness}/guard.c ${harness}/fuzz_main.c)
+  if(NOT K2_FUZZ)
+    k2_test(NAME parse_${A_NAME} DEPS ${A_DEPS} base PKGS ${A_PKGS} LIBS ${A_LIBS} DEFS K2_CORPUS="${CMAKE_CURRENT_SOURCE_DIR}/corpus/${A_NAME}"
+      SOURCES ${A_SOURCES} ${harness}/parser.c ${harness}/guard.c ${harness}/unit_main.c)
   endif()
 endfunction()
