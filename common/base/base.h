@@ -274,8 +274,8 @@ bool k2_str_u64(const char *s, uint64_t *out);           /* whole string, decima
 const char *k2_str_nearest(const char *word, const char *const *candidates, size_t count);
 bool k2_utf8_valid(const char *s, size_t n);
 /* What is wrong with JSON text before a lenient parser sees it, as the rest of a sentence ("is not UTF-8"), or NULL: zero bytes,
- * U+0000 (it would cut a C string short), control characters inside strings, nesting deeper than depth_max, an end inside a
- * string, list or object. Not a parser: text without such a fault may still not be JSON. */
+ * U+0000 (it would cut a C string short), control characters inside strings, nesting deeper than depth_max. Not a parser: text
+ * without such a fault may still not be JSON. */
 const char *k2_json_fault(const char *s, size_t n, unsigned depth_max);
 
 /* ---- command lines ---------------------------------------------------------------------------------------------- */

@@ -53,7 +53,7 @@ typedef struct k2_prompts_limits {
  *          holding U+0000, an unknown role, both or none of "messages" and "prompt", an id given before (names that line), a
  *          line or the file too long, too many prompts; no prompt at all
  * limits   may be NULL
- * tests    tests/unit/data/prompts_test.c, tests/fuzz/data/prompts_fuzz.c
+ * tests    tests/unit/data/prompts_test.c, tests/fuzz/data/prompts.c
  */
 k2_code k2_prompts_load(const char *path, const k2_prompts_limits *limits, k2_prompts **out, k2_error *err);
 /* The same for bytes in memory; `name` stands for the path in errors. */
@@ -102,7 +102,7 @@ typedef struct k2_idx k2_idx;
  *          .bin is not as long as the last sequence says, no sequence at all; UNSUPPORTED: float data, multimodal modes; LIMIT:
  *          too many sequences
  * source   Megatron-LM, megatron/core/datasets/indexed_dataset.py
- * tests    tests/unit/data/idx_test.c (byte-exact), tests/fuzz/data/idx_fuzz.c
+ * tests    tests/unit/data/idx_test.c (byte-exact), tests/fuzz/data/idx.c
  */
 k2_code k2_idx_open(const char *prefix, k2_idx **out, k2_error *err);
 void k2_idx_close(k2_idx *x);

@@ -30,7 +30,7 @@
  *          size, a wrong type, what k2_dims_check refuses; UNSUPPORTED: a value that our model does not compute (quantised
  *          weights, biases, another activation)
  * source   transformers, configuration_deepseek_v3.py; moonshotai/Kimi-K2-Instruct, config.json
- * tests    tests/unit/weights/dims_test.c, tests/fuzz/weights/dims_fuzz.c
+ * tests    tests/unit/weights/dims_test.c, tests/fuzz/weights/json.c
  */
 k2_code k2_weights_dims_load(const char *path, k2_dims *out, k2_error *err);
 /* The same for text in memory; `name` stands for the path in errors. */
@@ -62,7 +62,7 @@ typedef struct k2_weights_file k2_weights_file;
  *          type, a name given twice, bytes that do not fit dtype and shape, tensors that overlap, leave a gap or the file;
  *          UNSUPPORTED: a dtype that is not in K2_DTYPES; LIMIT
  * source   huggingface/safetensors, README.md, "Format"
- * tests    tests/unit/weights/file_test.c, tests/fuzz/weights/file_fuzz.c
+ * tests    tests/unit/weights/file_test.c, tests/fuzz/weights/safetensors.c
  */
 k2_code k2_weights_file_open(const char *path, k2_weights_file **out, k2_error *err);
 /* The same for bytes that stay the caller's; `name` stands for the path in errors. */
@@ -169,7 +169,7 @@ void k2_weights_manifest_encode(const k2_weights_manifest *m, k2_buf *out);
  * data; the digest must be the one that follows from the entries.
  *
  * errors   BAD_INPUT, LIMIT, CORRUPT: the digest; the text names the field
- * tests    tests/unit/weights/manifest_test.c, tests/fuzz/weights/manifest_fuzz.c
+ * tests    tests/unit/weights/manifest_test.c, tests/fuzz/weights/json.c
  */
 k2_code k2_weights_manifest_decode(const char *text, size_t n, k2_weights_manifest **out, k2_error *err);
 /* CORRUPT where a chunk's hash or a tensor's digest is not that of the bytes (names the first one). */

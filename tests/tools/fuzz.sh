@@ -1,9 +1,10 @@
 #!/bin/sh
-# fuzz.sh TARGET FOLDER SECONDS [UNIT_SECONDS] - run one fuzz target for so long, from the committed corpus FOLDER/corpus/<name>, and print one line of
-# figures. A finding ends with status 1; the input stays beside the target, and the line says how to replay it.
+# fuzz.sh TARGET FOLDER [UNIT_SECONDS] - run one fuzz target for $K2_FUZZ_SECONDS (20), from the committed corpus FOLDER/corpus/<name>, with
+# FOLDER/<name>.dict where that is there, and print one line of figures. A finding, also an input that takes longer than UNIT_SECONDS (1) or more than 1 GiB,
+# ends with status 1; the input stays beside the target, and a line says how to replay it.
 # What was learned is kept in $K2_FUZZ_KEEP/<name> where that is set, to go on from there, else dropped.
 set -u
-target=$1 folder=$2 seconds=$3 unit=${4:-1}
+target=$1 folder=$2 unit=${3:-1} seconds=${K2_FUZZ_SECONDS:-20}
 name=$(basename "$target" _fuzz)
 seeds=$folder/corpus/$name
 work=$(mktemp -d /tmp/k2rl_fuzz_XXXXXX)

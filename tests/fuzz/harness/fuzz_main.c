@@ -17,8 +17,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (!p->stream || size < 2) continue;
         const uint64_t draw = k2_hash64(data, size, 0); /* where to cut is a function of the input, so that findings repeat */
         const size_t first = 1 + draw % (size - 1);
-        const bool same = k2_parser_same(p, data, size, first, size, why) &&
-                          k2_parser_same(p, data, size, 0, 1 + (draw >> 32) % 16, why);
+        const bool same =
+            k2_parser_same(p, data, size, first, size, why) && k2_parser_same(p, data, size, 0, 1 + (draw >> 32) % 16, why);
         if (!same) {
             fprintf(stderr, "cutting the input changed what was read: %s\n", why);
             abort();

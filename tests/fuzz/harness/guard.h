@@ -2,7 +2,7 @@
  *
  * One mapping: a page without access, readable pages, a page without access. What is placed at the end has its last byte in front of
  * the second page, what is placed at the start its first byte behind the first; reading one byte further faults in every
- * build, sanitizer or not. While a parser looks, the pages are read-only, so writing into an input faults as well.
+ * build, sanitizer or not, and so does writing into an input.
  */
 #ifndef K2_TEST_GUARD_H
 #define K2_TEST_GUARD_H

@@ -53,8 +53,8 @@ bool k2_parser_same(const k2_parser *p, const uint8_t *bytes, size_t n, size_t f
     bool same = a == b && (common == 0 || memcmp(whole.data, cut.data, common) == 0);
     if (a && whole.len != cut.len) same = false;
     if (!same)
-        snprintf(why, 256, "%s: first piece of %zu, others of %zu: %s and %zu bytes seen, in one piece %s and %zu", p->name, first,
-                 step, b ? "taken" : "refused", cut.len, a ? "taken" : "refused", whole.len);
+        snprintf(why, 256, "%s: first piece of %zu, others of %zu: %s and %zu bytes seen, in one piece %s and %zu", p->name,
+                 first, step, b ? "taken" : "refused", cut.len, a ? "taken" : "refused", whole.len);
     k2_buf_fini(&whole);
     k2_buf_fini(&cut);
     return same;

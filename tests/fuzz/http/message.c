@@ -9,7 +9,8 @@
 static bool on_head(void *arg, k2i_http_msg *m)
 {
     k2_buf *seen = arg;
-    k2_buf_printf(seen, "[%s %s %d %u", m->status ? "" : k2i_http_msg_method(m), k2i_http_msg_target(m), m->status, m->header_count);
+    k2_buf_printf(seen, "[%s %s %d %u", m->status ? "" : k2i_http_msg_method(m), k2i_http_msg_target(m), m->status,
+                  m->header_count);
     for (uint32_t i = 0; i < m->header_count; i++) k2_buf_puts(seen, m->head.data + m->headers[i].name);
     const char *host = k2i_http_msg_header(m, "host");
     k2_buf_puts(seen, host ? host : "-");

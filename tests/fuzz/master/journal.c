@@ -1,5 +1,5 @@
-/* Everything that a master's journal may hold, into a core that recovers: each record is taken or refused, what came of them can
- * be explained to `k2rl why`. The input is records back to back: a byte of type, two bytes of length, the bytes. */
+/* Everything that a master's journal may hold, into a core that recovers: each record is taken or refused, what came of them
+ * can be explained to `k2rl why`. The input is records back to back: a byte of type, two bytes of length, the bytes. */
 #include <string.h>
 
 #include "master/core_int.h"

@@ -1,5 +1,5 @@
-/* A model's config.json, the manifest of weights on the move, and the header of their segment. What is taken is written and read
- * back to the same. */
+/* A model's config.json, the manifest of weights on the move, and the header of their segment. What is taken is written and
+ * read back to the same. */
 #include <string.h>
 
 #include "common/weights/weights.h"

@@ -1,5 +1,5 @@
-/* Whatever a client sends, the server of the tcp transport answers whole frames or hangs up, and goes on serving. No parser, so it
- * has a target of its own.
+/* Whatever a client sends, the server of the tcp transport answers whole frames or hangs up, and goes on serving. No parser, so
+ * it has a target of its own.
  *
  * The first byte says how the rest is cut into sends and whether the frames in it get the real segment and nonce, which no
  * fuzzer would guess.

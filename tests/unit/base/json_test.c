@@ -42,10 +42,6 @@ static void faults_are_named(void **state)
         {"\"\\\\\\u0000\"", 10, "holds the character U+0000"},
         {"[[[[]]]]", 8, "is nested too deep"},
         {"[{\"a\":[{", 8, "is nested too deep"},
-        {"{\"a\":1,", 7, "is cut short"},
-        {"[1, [2]", 7, "is cut short"},
-        {"\"a", 2, "is cut short"},
-        {"\"a\\", 3, "is cut short"},
     };
     for (size_t i = 0; i < K2_COUNT(cases); i++)
         assert_string_equal(k2_json_fault(cases[i].text, cases[i].n, 3), cases[i].fault);
