@@ -105,7 +105,14 @@ static void trainers_broken(k2m_core *m)
     m->trainers_ready = false;
     m->published = false;
     m->barrier_left = 0;
-    for (uint32_t i = 0; i < m->trainers; i++) m->workers[i].barrier = false;
+    for (uint32_t i = 0; i < m->trainers; i++) {
+        k2m_worker *w = &m->workers[i];
+        w->barrier = false;
+        /* It may sit in a collective with the one that is gone. Where that one was killed the others hear of it at once; where
+         * it is only silent nobody tells them, and what they are at is void anyway. */
+        if (w->state == K2M_UP && w->cmd_type != K2_MSG_NONE)
+            w->cmd_deadline_ns = K2_MIN(w->cmd_deadline_ns, m->now_ns + ms(m->c.config->master_lease_ms));
+    }
     if (in_trainer_phase) k2m_phase_set(m, K2M_PHASE_START);
 }
 

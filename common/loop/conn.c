@@ -1,9 +1,16 @@
 /* Byte streams: reading into the loop's one buffer, a bounded write queue, one way to end. */
 #include "common/loop/loop_int.h"
 
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
+
+/* A peer whose host or network has gone says nothing, not even that. Who waits for an answer is told after 45 seconds. */
+#define KEEPALIVE_IDLE_S     30
+#define KEEPALIVE_INTERVAL_S 5
+#define KEEPALIVE_COUNT      3
 
 /* One queued write. Its bytes follow it, or belong to the caller until release. */
 struct write_req {
@@ -349,10 +356,23 @@ k2_conn *k2i_conn_new_fd(k2_loop *loop, int fd)
     return c;
 }
 
+/* Failure costs only the notice, and some systems lack one of these. */
+static void keepalive(k2_conn *c)
+{
+    static const int on = 1, idle = KEEPALIVE_IDLE_S, interval = KEEPALIVE_INTERVAL_S, count = KEEPALIVE_COUNT;
+    uv_os_fd_t fd;
+    if (uv_fileno(&c->u.handle, &fd) != 0) return;
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+}
+
 void k2i_conn_opened(k2_conn *c)
 {
     c->open = true;
     uv_tcp_nodelay(&c->u.tcp, 1);
+    keepalive(c);
     if (!c->ops) return;
     k2i_conn_submit_pending(c);
     if (c->finishing && !c->closing) shutdown_submit(c);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include <cmocka.h>
 
@@ -365,6 +366,27 @@ static void the_loops_end_tells_open_conns(void **state)
     /* teardown checks that both ends hear of it */
 }
 
+/* No packet can be lost on loopback, so what is looked at is the system's promise: both ends ask whether the other is there. */
+static void a_peer_that_vanished_is_noticed(void **state)
+{
+    bench *b = *state;
+    b->server.echo = true;
+    b->client.total = 10;
+    dial(b, &plain_ops);
+    send_pattern(&b->client, 10);
+    until(b, &b->client.got, 10);
+    int asking = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        struct sockaddr_storage peer;
+        socklen_t n = sizeof peer, on_n = sizeof(int);
+        int on = 0;
+        if (getpeername(fd, (struct sockaddr *)&peer, &n) != 0 || peer.ss_family != AF_INET) continue;
+        assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &on_n), 0);
+        asking += on;
+    }
+    assert_int_equal(asking, 2);
+}
+
 enum { MANY = 400 };
 
 static void many_conns_at_once(void **state)
@@ -405,6 +427,7 @@ int main(void)
         T(a_dial_that_nobody_answers_times_out),
         T(an_accepted_conn_without_owner_is_closed),
         T(the_loops_end_tells_open_conns),
+        T(a_peer_that_vanished_is_noticed),
         T(many_conns_at_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

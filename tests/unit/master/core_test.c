@@ -350,6 +350,27 @@ static void the_gate_stands_where_it_was_told(void **state)
     sim_fini(&s);
 }
 
+/* What the others were at with it is void, and they may wait for it in a collective until that one's deadline. */
+static void who_waits_for_a_replaced_rank_is_not_left_waiting(void **state)
+{
+    (void)state;
+    sim s;
+    sim_init(&s, 8);
+    s.config.trainer_ranks = 2;
+    sim_start_master(&s);
+    while (s.core->phase != K2M_PHASE_TRAIN) assert_false(sim_run(&s, 1));
+    const k2m_worker *other = &s.core->workers[1];
+    assert_int_equal(other->cmd_type, K2_MSG_TRAIN);
+    s.workers[0].silent_until_ns = UINT64_MAX;
+    k2m_event gone = {
+        .type = K2M_EV_EXIT, .worker = 0, .incarnation = s.core->workers[0].incarnation, .signal = 9, .now_ns = s.now_ns};
+    k2m_core_step(s.core, &gone);
+    assert_int_equal(s.core->phase, K2M_PHASE_START);
+    assert_int_equal(other->cmd_type, K2_MSG_TRAIN);
+    assert_in_range(other->cmd_deadline_ns, s.now_ns, s.now_ns + s.config.master_lease_ms * K2_NS_PER_MS);
+    sim_fini(&s);
+}
+
 static void a_worker_that_always_dies_ends_the_run(void **state)
 {
     (void)state;
@@ -428,6 +449,7 @@ int main(void)
                                        cmocka_unit_test(old_incarnations_are_fenced),
                                        cmocka_unit_test(late_answers_of_earlier_positions_are_left),
                                        cmocka_unit_test(the_gate_stands_where_it_was_told),
+                                       cmocka_unit_test(who_waits_for_a_replaced_rank_is_not_left_waiting),
                                        cmocka_unit_test(a_worker_that_always_dies_ends_the_run),
                                        cmocka_unit_test(silence_at_the_start_names_the_worker),
                                        cmocka_unit_test(bad_input_of_a_worker_is_told_at_once),
