@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/flight/flight.h"
 #include "common/wire/batch.h"
 
 typedef struct lists {
@@ -122,6 +123,7 @@ static void tell_groups(const k2m_io *io, uint64_t step)
 void k2m_batch_make(k2m_io *io, uint64_t step)
 {
     k2_buf bytes;
+    uint32_t span = k2_flight_begin(K2_FLIGHT_BATCH, step, K2_FLIGHT_NONE, K2_FLIGHT_NONE, 0);
     k2_buf_init(&bytes, (size_t)1 << 40);
     k2_error err = {0};
     k2_code code = k2m_batch_encode(io->core->replay, step, &bytes, &err);
@@ -135,5 +137,6 @@ void k2m_batch_make(k2m_io *io, uint64_t step)
     } else {
         k2m_io_event(io, &(k2m_event){.type = K2M_EV_FAULT, .code = code, .text = err.text});
     }
+    k2_flight_end_with(span, 2, bytes.len);
     k2_buf_fini(&bytes);
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/flight/flight.h"
 #include "common/http/openai.h"
 #include "master/scores_int.h"
 
@@ -16,6 +17,7 @@ struct k2m_call {
     bool scores;
     uint64_t ids[K2M_SCORE_ITEMS]; /* scores: of which; else the first: of what */
     uint32_t count, position;
+    uint64_t flight; /* id in the flight recorder */
 };
 
 static k2m_call *call_new(k2m_io *io, bool scores)
@@ -27,8 +29,21 @@ static k2m_call *call_new(k2m_io *io, bool scores)
     return c;
 }
 
+static void flight_begin(k2m_call *c, uint64_t max_tokens)
+{
+    c->flight = k2_flight_id();
+    if (c->scores)
+        k2_flight_start(K2_FLIGHT_SCORES, c->flight, c->ids[0], c->count, 0, 0);
+    else
+        k2_flight_start(K2_FLIGHT_REQUEST, c->flight, c->ids[0], c->position, max_tokens, K2_FLIGHT_NONE);
+}
+
 static void call_free(k2m_call *c)
 {
+    if (c->scores)
+        k2_flight_finish(K2_FLIGHT_SCORES, c->flight, c->ids[0], c->count, 0, 0);
+    else
+        k2_flight_finish(K2_FLIGHT_REQUEST, c->flight, c->ids[0], c->position, K2_FLIGHT_NONE, K2_FLIGHT_NONE);
     if (c->prev)
         c->prev->next = c->next;
     else
@@ -234,6 +249,7 @@ void k2m_call_request(k2m_io *io, const k2m_action *a)
     k2m_call *call = call_new(io, false);
     call->ids[0] = a->id;
     call->position = a->position;
+    flight_begin(call, a->max_tokens);
     k2_error err = {0};
     if (call_send(call, "/v1/completions", &body, answered, &err) != K2_OK) call_failed(call, err.text);
     k2_buf_fini(&body);
@@ -311,6 +327,7 @@ void k2m_call_score(k2m_io *io, const k2m_action *a)
     k2m_call *call = call_new(io, true);
     call->count = a->count;
     memcpy(call->ids, a->ids, sizeof call->ids);
+    flight_begin(call, 0);
     k2_buf body;
     k2_buf_init(&body, K2M_ANSWER_BYTES_MAX);
     k2_buf_puts(&body, "{\"items\":[");

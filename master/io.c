@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/flight/flight.h"
+
 /* ---- write-ahead: records first, then actions --------------------------------------------------------------------------- */
 
 /* A quarter of the map: the records until the next checkpoint, its snapshot, and both of the one before still fit. */
@@ -78,6 +80,7 @@ static void write_work(void *arg)
     uint64_t before = io->compacting;
     io->writing = NULL;
     io->compacting = 0;
+    k2_flight_thread("pool");
     k2_code code = batch ? k2_journal_write(io->journal, batch, &io->writer_error) : K2_OK;
     if (code == K2_OK && before > 0) (void)k2_journal_truncate_before(io->journal, before, &io->writer_error);
 }
@@ -148,7 +151,10 @@ void k2m_io_event(k2m_io *io, k2m_event *ev)
     const k2m_outbox *out = k2m_core_step(io->core, ev);
     if (io->phase_told != io->core->phase) { /* log.level debug: what a fault hit can be read from the log */
         io->phase_told = io->core->phase;
-        K2_LOG_DEBUG(io->log, "phase %s", k2m_phase_name(io->phase_told));
+        const char *phase = k2m_phase_name(io->phase_told);
+        K2_LOG_DEBUG(io->log, "phase %s", phase);
+        k2_flight_state(K2_FLIGHT_PHASE, k2_flight_text(phase), k2_flight_text_at(phase, 8), io->core->iteration + 1,
+                        io->core->force_version);
     }
     uint64_t needs = k2_journal_next_seq(io->journal) - 1;
     for (uint32_t i = 0; i < out->count; i++) hold(io, &out->list[i], needs);
@@ -266,11 +272,21 @@ static k2_code open_log(k2m_io *io, k2_error *err)
     return io->log ? K2_OK : err->code;
 }
 
+static void record_flight(const k2m_io *io)
+{
+    const k2_config *c = &io->run->config;
+    k2_error err;
+    k2_flight_config config = {.dir = c->run_dir, .role = "master", .run_id = io->run->id, .kib = c->run_flight_kib};
+    if (k2_flight_open(&config, &err) != K2_OK) K2_LOG_WARN(io->log, "the flight recorder stays off: %s", err.text);
+    k2_flight_thread("loop");
+}
+
 int k2m_io_run(k2m_run *run, k2_journal *journal)
 {
     k2_error err = {0};
     k2m_io io = {.run = run, .journal = journal};
     k2_code code = open_log(&io, &err);
+    if (code == K2_OK) record_flight(&io);
     if (code == K2_OK) code = recover(&io, &err);
     if (code == K2_OK) code = k2m_reporter_open(run, io.log, &io.reporter, &err);
     if (code == K2_OK) {

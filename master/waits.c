@@ -295,4 +295,7 @@ void k2m_waits_log(k2m_core *m)
         k2m_wait_text(&waits, i, m->now_ns, text, sizeof text);
         k2m_log(m, K2_LOG_WARN, "%s", text);
     }
+    if (m->c.config->run_flight_kib > 0)
+        k2m_log(m, K2_LOG_WARN, "what every process did last, and which rank did not enter which collective: k2rl trace %s",
+                m->c.config->run_dir);
 }

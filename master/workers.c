@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/flight/flight.h"
+
 typedef struct k2m_proc {
     k2m_io *io;
     uint32_t worker;
@@ -50,6 +52,7 @@ static void on_exit_of(void *arg, int exit_code, int term_signal)
     k2m_io *io = p->io;
     k2m_event ev = {
         .type = K2M_EV_EXIT, .worker = p->worker, .incarnation = p->incarnation, .exit_code = exit_code, .signal = term_signal};
+    k2_flight_mark(K2_FLIGHT_EXITED, p->worker + 1, p->incarnation, (uint64_t)exit_code, (uint64_t)term_signal);
     for (k2m_proc **at = &io->procs; *at; at = &(*at)->next)
         if (*at == p) {
             *at = p->next;
@@ -96,6 +99,7 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
     clear_slot(&io->slots[a->worker]);
     const k2m_worker *w = &io->core->workers[a->worker];
     if (w->role == K2M_PROXY) k2m_calls_drop(io);
+    k2_flight_mark(K2_FLIGHT_LAUNCH, k2_flight_text(k2m_role_name(w->role)), w->index, a->incarnation, 0);
     char index[16], nonce[24];
     snprintf(index, sizeof index, "%u", w->index);
     snprintf(nonce, sizeof nonce, "%llu", (unsigned long long)a->incarnation);
@@ -161,6 +165,7 @@ void k2m_workers_command(k2m_io *io, const k2m_action *a)
     if (!k2m_core_current(io->core, a->worker + 1, a->incarnation)) return; /* it died meanwhile */
     if (s->queued > 0 && s->queue[0].incarnation != a->incarnation) drop_queue(s);
     K2_ASSERT(s->queued < K2M_QUEUE_MAX);
+    k2_flight_mark(K2_FLIGHT_SENT, k2_flight_text(k2_msg_name(a->msg.type)), a->msg.cmd, a->worker + 1, a->incarnation);
     k2_msg_copy(&s->queue[s->queued++], &a->msg);
     flush_queue(io, a->worker);
 }
@@ -200,6 +205,7 @@ static void on_done(k2m_io *io, k2_net_call *call, const k2_msg *msg)
     if (w->role == K2M_TRAINER && w->index == 0 && msg->cmd == w->cmd && msg->done.code == K2_OK &&
         (w->cmd_type == K2_MSG_TRAIN || w->cmd_type == K2_MSG_PRETRAIN))
         k2m_reporter_trainer(io->reporter, &msg->done.metrics);
+    k2_flight_mark(K2_FLIGHT_DONE, k2_flight_text(k2_msg_name(w->cmd_type)), msg->cmd, msg->worker, msg->done.code);
     reply(call, K2_MSG_ACK);
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_ALIVE, .worker = worker});
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_DONE, .worker = worker, .msg = msg});

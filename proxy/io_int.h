@@ -12,6 +12,7 @@
 #ifndef K2_PROXY_IO_INT_H
 #define K2_PROXY_IO_INT_H
 
+#include "common/flight/flight.h"
 #include "common/http/http.h"
 #include "common/http/openai.h"
 #include "common/log/log.h"
@@ -76,6 +77,7 @@ struct k2i_px_job {
     uint32_t slot;
     bool broken;
     bool *gone; /* set when the job is freed, for who may not know */
+    uint64_t flight; /* id in the flight recorder; 0 before it is admitted */
     uint64_t begin_ns;
     uint64_t sent_ns, last_ns, deadline_ns; /* of the attempt: when it went out, the engine's last byte (0: none yet), when it
                                              * counts as stalled */
@@ -150,6 +152,16 @@ void k2i_px_job_deliver_raw(k2i_px_job *job, const char *data, size_t n);
 /* The answer is whole. */
 void k2i_px_job_complete(k2i_px_job *job);
 void k2i_px_job_free(k2i_px_job *job);
+/* What the flight recorder knows a request by: its trajectory, K2_FLIGHT_NONE without one. */
+static inline uint64_t k2i_px_trajectory(const k2i_px_job *job)
+{
+    return job->request.k2.has_trajectory ? job->request.k2.trajectory : K2_FLIGHT_NONE;
+}
+/* Position, within the trajectory, of the next token to come. */
+static inline uint64_t k2i_px_position(const k2i_px_job *job)
+{
+    return job->request.k2.position + job->count;
+}
 void k2i_px_respond_error(k2i_px_io *io, k2_http_req *req, const k2_openai_error *e);
 
 /* ---- upstream.c ---- */

@@ -38,6 +38,9 @@ void k2i_px_job_free(k2i_px_job *job)
 {
     k2i_px_io *io = job->io;
     k2i_px_upstream_cancel(job);
+    if (job->flight != 0)
+        k2_flight_finish(K2_FLIGHT_REQUEST, job->flight, k2i_px_trajectory(job), job->request.k2.position,
+                         job->request.max_tokens, job->count);
     if (job->gone) *job->gone = true;
     if (job->client) k2_http_req_on_abort(job->client, ignore, NULL); /* the server is closing, and will say so later */
     if (job->prev)
@@ -314,6 +317,9 @@ void k2i_px_job_fail(k2i_px_job *job, const k2i_px_action *a)
 static void admit(k2i_px_job *job, k2i_px_event *ev)
 {
     bool gone = false;
+    job->flight = k2_flight_id();
+    k2_flight_start(K2_FLIGHT_REQUEST, job->flight, k2i_px_trajectory(job), job->request.k2.position, job->request.max_tokens,
+                    K2_FLIGHT_NONE);
     job->gone = &gone;
     ev->kind = K2I_PX_REQUEST;
     ev->req.user = job;

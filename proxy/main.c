@@ -125,10 +125,16 @@ static void drain_look(void *arg)
     if (k2i_px_io_open(p->io) == 0 || k2_loop_now_ns(p->loop) >= p->drain_until_ns) drained(p);
 }
 
+static void phase_tell(const char *phase)
+{
+    k2_flight_state(K2_FLIGHT_PHASE, k2_flight_text(phase), 0, K2_FLIGHT_NONE, K2_FLIGHT_NONE);
+}
+
 static void drain_begin(proxy *p)
 {
     if (p->stopping) return;
     p->stopping = true;
+    phase_tell("stopping");
     p->drain_until_ns = k2_loop_now_ns(p->loop) + DRAIN_NS;
     k2i_px_io_drain(p->io);
     p->drain = k2_timer_start(p->loop, 0, 10 * K2_NS_PER_MS, drain_look, p);
@@ -188,6 +194,7 @@ static void on_command(void *arg, const k2_msg *msg)
     } else if (msg->type == K2_MSG_GATE) {
         k2i_px_event ev = {.kind = K2I_PX_GATE, .gate = {msg->gate.version, msg->gate.digest}};
         k2i_px_io_step(p->io, &ev);
+        k2_flight_mark(K2_FLIGHT_GATE, msg->gate.version, 0, 0, 0);
         done.done.version = msg->gate.version;
         done.done.digest = msg->gate.digest;
     } else if (msg->type == K2_MSG_STOP) {
@@ -222,6 +229,7 @@ static void tell_status(void *arg)
     k2i_px_stats s;
     if (!p->io->ready) return;
     k2i_px_stats_get(p->io->core, &s);
+    k2_flight_count(K2_FLIGHT_QUEUES, s.queued, s.running, 0, 0);
     const k2_wire_metric gauges[] = {
         {"running", s.running},      {"queued", s.queued},           {"outstanding_tokens", (double)s.outstanding},
         {"engines_ready", s.ready},  {"retried", (double)s.retried}, {"moved", (double)s.moved},
@@ -246,6 +254,8 @@ static void on_welcome(void *arg, const k2_msg *msg)
         die(p, &err);
         return;
     }
+    k2_net_worker_record(p->worker, c->run_dir, msg->welcome.run_id, c->run_flight_kib);
+    phase_tell("serving");
     bool own = strcmp(c->proxy_listen, "127.0.0.1:0") != 0 && !p->o->listen;
     if (own && listen_at(p, c->proxy_listen, &port, host, &err) != K2_OK) {
         k2_error_prefix(&err, "proxy.listen");

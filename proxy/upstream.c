@@ -67,6 +67,7 @@ void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot)
     k2i_px_upstream_cancel(job);
     job->slot = slot;
     job->attempts++;
+    k2_flight_mark(K2_FLIGHT_ROUTED, k2i_px_trajectory(job), k2i_px_position(job), engine->id, job->attempts);
     job->status = 0;
     job->sse = false;
     job->content_type[0] = 0;
@@ -124,6 +125,8 @@ void k2i_px_upstream_failed(k2i_px_job *job, k2i_px_why why, const char *text)
     static const char *const names[] = {"refused", "broken", "stalled", "error", "busy", "wrong_digest"};
     k2i_px_io *io = job->io;
     snprintf(job->failure, sizeof job->failure, "%s", text);
+    k2_flight_mark(K2_FLIGHT_ATTEMPT_FAILED, k2i_px_trajectory(job), k2i_px_engine_at(io->core, job->slot)->id, job->count,
+                   k2_flight_text(names[why]));
     if (why == K2I_PX_STALLED) { /* a deadline has passed: who waited for whom */
         char words[256];
         k2i_px_job_describe(job, words, sizeof words);
@@ -206,6 +209,7 @@ static void take(k2i_px_job *job, const k2_openai_answer *a)
     bool news = a->count > 0 || a->text_bytes > 0;
     if (news && !job->anything) {
         job->anything = true;
+        k2_flight_mark(K2_FLIGHT_FIRST_TOKEN, k2i_px_trajectory(job), job->request.k2.position, 0, 0);
         k2_metric_observe(io->m_first_token, (double)(k2_loop_now_ns(io->loop) - job->begin_ns) / 1e9);
     }
     if (a->finish_reason) snprintf(job->finish, sizeof job->finish, "%s", a->finish_reason);

@@ -1,4 +1,5 @@
 /* engine - see engine_int.h. The lock guards lists and small copies only; it is never held while the model runs. */
+#include "common/flight/flight.h"
 #include "rollout/engine_int.h"
 
 #include <errno.h>
@@ -178,6 +179,7 @@ static void swap_weights(k2i_engine *e)
     }
     e->next = old;
     k2i_core_switch_done(e->core, e->active.digest);
+    k2_flight_mark(K2_FLIGHT_SWITCH, e->active.version, 0, 0, 0);
     pthread_mutex_lock(&e->lock);
     e->switched = true;
     pthread_mutex_unlock(&e->lock);
@@ -187,10 +189,12 @@ static void *engine_thread(void *arg)
 {
     k2i_engine *e = arg;
     bool idle = false;
+    k2_flight_thread("engine");
     for (;;) {
         pthread_mutex_lock(&e->lock);
         while (idle && !e->stop && !e->in.head && !e->ends.head && !e->want_switch) wait_for_orders(e, notify(e));
         bool stop = e->stop;
+        uint32_t running = e->stats.running, waiting = e->stats.waiting;
         take_orders(e);
         pthread_mutex_unlock(&e->lock);
         if (stop) return NULL;
@@ -202,7 +206,9 @@ static void *engine_thread(void *arg)
         k2i_todo todo = k2i_core_plan(e->core, begin, &rows, &count, &wanted);
         if (todo == K2I_STEP) {
             uint64_t from = k2_now_ns();
+            uint32_t span = k2_flight_begin(K2_FLIGHT_STEP, count, wanted, running, waiting);
             compute(e, rows, count);
+            k2_flight_end(span);
             model_ns = k2_now_ns() - from;
             k2i_core_absorb(e->core, e->logits, row_logprob, e);
         } else if (todo == K2I_SWITCH) {

@@ -3,6 +3,7 @@
  * Text lags behind tokens: a character may be half there, and the end of the text is held back while it could be the beginning
  * of a stop string. Token ids are sent as they come. What a slow client has not taken stays in the job's token array, so
  * nothing piles up for it but its connection's write queue, which is bounded. */
+#include "common/flight/flight.h"
 #include "rollout/server_int.h"
 
 #include <stdio.h>
@@ -18,6 +19,7 @@ struct k2i_generation {
     bool head, begun; /* head: the answer's status line has left; begun: so has its first event */
     char id[40];
     uint64_t created, begin_ns;
+    uint64_t flight, trajectory; /* in the flight recorder: id, 0 before it is admitted; what the proxy knows it by */
     char *stops[K2_OPENAI_STOPS_MAX];
     size_t stop_count, stop_longest;
     k2_token_stream decoder;
@@ -55,6 +57,9 @@ static void generation_free(k2i_generation *g)
         g->s->first = g->next;
     if (g->next) g->next->prev = g->prev;
     g->s->generations--;
+    if (g->flight != 0)
+        k2_flight_finish(K2_FLIGHT_REQUEST, g->flight, g->trajectory, g->job.req.position, g->job.req.new_max,
+                         g->job.len - g->job.req.prompt_len);
     for (size_t i = 0; i < g->stop_count; i++) k2_free(g->stops[i]);
     k2_buf_fini(&g->text);
     k2_free(g->job.req.tokens);
@@ -258,6 +263,7 @@ static void pump(k2i_generation *g)
         g->head = true;
         k2_http_header_add(g->req, "Cache-Control", "no-cache");
         k2_http_stream_begin(g->req, 200, "text/event-stream");
+        k2_flight_mark(K2_FLIGHT_FIRST_TOKEN, g->trajectory, g->job.req.position, 0, 0);
         k2_metric_observe(g->s->m_first_token, (double)(k2_loop_now_ns(g->s->loop) - g->begin_ns) / 1e9);
     }
     k2_openai_answer a;
@@ -433,6 +439,7 @@ static void fill_request(k2i_generation *g, const k2_openai_request *r)
     for (size_t i = 0; i < count && q->stop_count < K2I_STOP_IDS_MAX; i++) q->stop_ids[q->stop_count++] = ids[i];
     for (size_t i = 0; i < r->stop_id_count && q->stop_count < K2I_STOP_IDS_MAX; i++)
         q->stop_ids[q->stop_count++] = (int32_t)r->stop_ids[i];
+    g->trajectory = r->k2.has_trajectory ? r->k2.trajectory : K2_FLIGHT_NONE;
     g->chat = r->chat;
     g->stream = r->stream;
     g->usage = r->include_usage;
@@ -463,6 +470,10 @@ static void start(k2i_generation *g, k2_http_req *req)
         generation_free(g);
         return;
     }
+    const k2i_request *q = &g->job.req;
+    g->flight = k2_flight_id();
+    k2_flight_mark(K2_FLIGHT_ADMITTED, g->trajectory, q->position, q->prompt_len, q->new_max);
+    k2_flight_start(K2_FLIGHT_REQUEST, g->flight, g->trajectory, q->position, q->new_max, K2_FLIGHT_NONE);
     k2_http_req_on_abort(req, on_abort, g);
     k2_http_req_on_drain(req, on_drain, g);
 }

@@ -3,6 +3,7 @@
  * A command that hangs, ends or writes nonsense is killed with its process group and started anew for the next item. A process
  * that was given up still has callbacks coming: it is cut off from the rewarder (`owner` is NULL) and frees itself when its
  * pipe has closed and it has been reaped. */
+#include "common/flight/flight.h"
 #include "rollout/reward_int.h"
 
 #include <signal.h>
@@ -44,6 +45,7 @@ struct k2i_rewarder {
     bool busy;
     call *current; /* NULL: its caller has gone, only the answer is awaited */
     uint64_t trajectory;
+    uint64_t flight; /* in the flight recorder */
     uint32_t tries;
     bool pumping;
 };
@@ -66,10 +68,16 @@ static void call_remove(k2i_rewarder *r, call *c)
     k2_free(c);
 }
 
+static void attempt_over(const k2i_rewarder *r, bool answered)
+{
+    k2_flight_finish(K2_FLIGHT_REWARD, r->flight, r->trajectory, r->tries, answered, 0);
+}
+
 /* The item in work has a score, or the reason why it has none. */
 static void settle(k2i_rewarder *r, bool ok, double reward, const char *detail)
 {
     call *c = r->current;
+    attempt_over(r, ok);
     r->busy = false;
     r->current = NULL;
     r->tries = 0;
@@ -114,6 +122,7 @@ static void retry_or_settle(k2i_rewarder *r, const char *why)
 {
     if (++r->tries < TRIES && r->current) {
         K2_LOG_WARN(r->log, "%s; it is started anew", why);
+        attempt_over(r, false);
         r->busy = false; /* pump takes the same item again */
         r->current = NULL;
         k2_timer_stop(r->timer);
@@ -254,6 +263,8 @@ static void ask(k2i_rewarder *r)
     r->busy = true;
     r->current = r->first;
     r->trajectory = item->trajectory;
+    r->flight = k2_flight_id();
+    k2_flight_start(K2_FLIGHT_REWARD, r->flight, r->trajectory, r->tries, K2_FLIGHT_NONE, 0);
     k2_error err;
     if (!r->proc && !spawn(r, &err)) {
         settle(r, false, 0, err.text);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/flight/flight.h"
 #include "common/net/net.h"
 #include "rollout/options_int.h"
 #include "rollout/plan_int.h"
@@ -35,6 +36,7 @@ typedef struct pull_work {
     k2_model *model; /* NULL: the thread makes it */
     k2_dims dims;
     uint32_t threads;
+    uint64_t version;
     k2i_pulled result;
     k2_error err;
     uint64_t took_ns;
@@ -63,8 +65,9 @@ typedef struct worker {
     pull_work *pulling;
     struct {
         uint64_t cmd, ns, bytes, retries, elsewhere;
-    } last_pull;    /* for the metrics of its DONE */
-    k2_msg prepare; /* the last PREPARE, with its sources */
+    } last_pull;            /* for the metrics of its DONE */
+    k2_msg prepare;         /* the last PREPARE, with its sources */
+    const char *phase_told; /* the last that the flight recorder has */
     int status_code;
 } worker;
 
@@ -78,9 +81,12 @@ static void pull_run(void *arg)
     uint64_t begin = k2_now_ns();
     p->ran = true;
     p->err.code = K2_OK;
+    k2_flight_thread("pull");
+    uint32_t span = k2_flight_begin(K2_FLIGHT_PULL, p->version, K2_FLIGHT_NONE, p->pull.source_count, K2_FLIGHT_NONE);
     if (!p->model) p->model = k2_model_new(&p->dims, p->threads, &p->err);
     p->pull.model = p->model;
     if (p->model) k2i_pull_run(&p->pull, &p->result, &p->err);
+    k2_flight_end_with(span, 3, p->err.code);
     p->took_ns = k2_now_ns() - begin;
 }
 
@@ -136,6 +142,7 @@ static void pull_begin(worker *w, const k2i_action *a)
     p->model = w->staging;
     p->dims = w->dims;
     p->threads = w->plan.threads;
+    p->version = a->version;
     w->staging = NULL;
     k2_xfer_segment_destroy(w->staged.segment); /* its model is about to be overwritten */
     w->staged = (held_segment){0};
@@ -216,6 +223,26 @@ static void stop_loop(void *arg)
     k2_loop_stop(w->loop);
 }
 
+static const char *phase_of(const worker *w)
+{
+    uint64_t version;
+    k2_digest digest;
+    k2i_engine_weights_get(w->engine, &version, &digest);
+    return w->core.stopping         ? "stopping"
+           : w->core.is_pulling     ? "pulling"
+           : w->core.is_switching   ? "switching"
+           : k2_digest_zero(digest) ? "loading"
+                                    : "serving";
+}
+
+static void phase_tell(worker *w)
+{
+    const char *phase = phase_of(w);
+    if (phase == w->phase_told) return; /* one of the strings above */
+    w->phase_told = phase;
+    k2_flight_state(K2_FLIGHT_PHASE, k2_flight_text(phase), k2_flight_text_at(phase, 8), K2_FLIGHT_NONE, K2_FLIGHT_NONE);
+}
+
 static void on_event(worker *w, const k2i_event *ev)
 {
     k2i_outbox out;
@@ -231,6 +258,7 @@ static void on_event(worker *w, const k2i_event *ev)
         case K2I_ACT_EXIT: k2_net_worker_flush(w->net, stop_loop, w); break;
         }
     }
+    phase_tell(w);
 }
 
 /* ---- the control plane ------------------------------------------------------------------------------------------------ */
@@ -257,12 +285,8 @@ static void on_status(void *arg)
         {"busy_seconds", (double)busy_ns / 1e9},
         {"model_seconds", (double)model_ns / 1e9},
     };
-    const char *phase = w->core.stopping         ? "stopping"
-                        : w->core.is_pulling     ? "pulling"
-                        : w->core.is_switching   ? "switching"
-                        : k2_digest_zero(digest) ? "loading"
-                                                 : "serving";
-    k2_net_worker_status(w->net, phase, gauges, K2_COUNT(gauges));
+    k2_flight_count(K2_FLIGHT_QUEUES, s.waiting, s.running, 0, 0);
+    k2_net_worker_status(w->net, phase_of(w), gauges, K2_COUNT(gauges));
 }
 
 static k2_code load_sizes(worker *w, k2_error *err)
@@ -321,6 +345,7 @@ static void on_welcome(void *arg, const k2_msg *msg)
     k2_log_level level = K2_LOG_INFO;
     k2_config_defaults(&w->config);
     k2_code code = k2_config_parse(&w->config, msg->welcome.config, strlen(msg->welcome.config), "WELCOME", &err);
+    if (code == K2_OK) k2_net_worker_record(w->net, w->config.run_dir, msg->welcome.run_id, w->config.run_flight_kib);
     if (code == K2_OK) code = build(w, &err);
     if (code != K2_OK) {
         fail(w, code, err.text);
@@ -328,6 +353,7 @@ static void on_welcome(void *arg, const k2_msg *msg)
     }
     if (k2_log_level_parse(w->config.log_level, &level)) k2_log_set_level(w->log, level);
     w->status = k2_timer_start(w->loop, 0, STATUS_NS, on_status, w);
+    phase_tell(w);
     K2_LOG_INFO(w->log, "admitted worker=%llu incarnation=%llu port=%u threads=%u pages=%u",
                 (unsigned long long)k2_net_worker_id(w->net), (unsigned long long)k2_net_worker_incarnation(w->net),
                 k2i_server_port(w->server), w->plan.threads, w->plan.core.pages);

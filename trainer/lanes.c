@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/flight/flight.h"
+
 typedef struct lanes_job {
     k2i_learner *l;
     const k2i_pass *pass;
@@ -65,8 +67,11 @@ static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *mic
     const k2i_pass *pass = job->pass;
     k2_model_batch batch = micro_fill(r, pass, micro);
     k2_model_out out = {.logp = r->logp, .entropy = r->entropy, .loads = r->loads};
+    uint64_t number = (uint64_t)(micro - pass->micros), lane = number % job->l->config.lanes;
     size_t mark = k2_arena_mark(&r->arena);
+    uint32_t span = k2_flight_begin(K2_FLIGHT_MICRO, k2_flight_text("forward"), number, lane, micro->tokens);
     k2_model_acts *acts = k2_model_fwd(r->model, &batch, &r->arena, &out);
+    k2_flight_end(span);
     for (uint32_t i = 0; i < micro->count; i++) {
         const k2i_seq *s = &pass->seqs[micro->first + i];
         memcpy(pass->logp + s->at, r->logp + r->starts[i] + s->first, (s->rows - s->first) * sizeof(float));
@@ -74,7 +79,11 @@ static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *mic
     }
     sums[K2I_SUM_TOKENS] += (double)batch.tokens_count;
     for (uint32_t e = 0; e < job->l->loads_count; e++) sums[K2I_SUM_COUNT + e] += (double)r->loads[e];
-    if (job->train && sums[K2I_SUM_BAD] == 0) k2_model_bwd(r->model, acts, r->dlogp, grads);
+    if (job->train && sums[K2I_SUM_BAD] == 0) {
+        span = k2_flight_begin(K2_FLIGHT_MICRO, k2_flight_text("backward"), number, lane, micro->tokens);
+        k2_model_bwd(r->model, acts, r->dlogp, grads);
+        k2_flight_end(span);
+    }
     k2_arena_reset(&r->arena, mark);
 }
 
@@ -95,6 +104,7 @@ static void lane_run(void *arg, size_t task, uint32_t member)
     const lanes_job *job = arg;
     k2i_learner *l = job->l;
     uint32_t lane = l->lane_first + (uint32_t)task;
+    if (member > 0) k2_flight_thread("lane"); /* member 0 is the thread that runs the command */
     double *sums = l->lane_sums + (size_t)lane * l->sums_width;
     k2i_loss_sums loss = {0};
     memset(sums, 0, l->sums_width * sizeof(*sums));

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "common/flight/flight.h"
+
 /* ---- birth and death ---- */
 
 static uint32_t replicas_for(const k2_dims *dims, uint32_t threads, uint32_t lanes_local)
@@ -269,7 +271,9 @@ k2_code k2i_learner_update(k2i_learner *l, const k2i_pass *pass, const k2i_updat
     if (moves) code = update_try(l, update, scale, &o, err);
     o.skipped = o.bad != NULL;
     if (code == K2_OK && moves && !o.bad) {
+        uint32_t span = k2_flight_begin(K2_FLIGHT_UPDATE, l->optim.updates, 0, 0, 0);
         k2i_optim_apply(&l->optim, &update->optim, l->spans, l->span_count, update->lr, scale, l->shard, k2i_learner_params(l));
+        k2_flight_end(span);
         code = k2_coll_all_gather(l->config.coll, k2i_learner_params(l), sizeof(float), l->floats, l->ranges, err);
         if (code == K2_OK && update->bias_rate > 0) bias_update(l, update->bias_rate);
         k2i_learner_params_changed(l);

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/flight/flight.h"
 #include "common/log/log.h"
 #include "common/loop/loop.h"
 #include "common/net/net.h"
@@ -44,6 +45,9 @@ static void work_run(void *arg)
     trainer_io *io = arg;
     const k2_msg *m = &io->command;
     k2i_work *w = &io->work;
+    uint64_t step = m->type == K2_MSG_TRAIN ? m->train.step : m->type == K2_MSG_PRETRAIN ? m->pretrain.from : K2_FLIGHT_NONE;
+    k2_flight_thread("work");
+    uint32_t span = k2_flight_begin(K2_FLIGHT_COMMAND, k2_flight_text(k2_msg_name(m->type)), m->cmd, step, K2_FLIGHT_NONE);
     io->work_done = true;
     switch (m->type) {
     case K2_MSG_JOIN: k2i_work_join(w, &io->result); break;
@@ -56,12 +60,21 @@ static void work_run(void *arg)
     case K2_MSG_SAVE: k2i_work_save(w, m->save.dir, m->save.step, &io->result); break;
     default: memset(&io->result, 0, sizeof(io->result)); break; /* STOP: nothing to do but to answer */
     }
+    k2_flight_end_with(span, 3, io->result.error.code);
+}
+
+/* What the flight recorder shows as the state of this process. */
+static void phase_tell(const trainer_io *io)
+{
+    const char *phase = io->work_running ? k2_msg_name(io->command.type) : "idle";
+    k2_flight_state(K2_FLIGHT_PHASE, k2_flight_text(phase), k2_flight_text_at(phase, 8), K2_FLIGHT_NONE, K2_FLIGHT_NONE);
 }
 
 static void work_finished(void *arg)
 {
     trainer_io *io = arg;
     io->work_running = false;
+    phase_tell(io);
     if (!io->work_done) return; /* the loop ended before it began */
     const k2i_result *r = &io->result;
     if (r->error.code != K2_OK)
@@ -81,6 +94,7 @@ static void work_start(trainer_io *io)
 {
     io->work_running = true;
     io->work_done = false;
+    phase_tell(io);
     k2_code code = k2_loop_work(io->loop, work_run, work_finished, io);
     K2_ASSERT(code == K2_OK); /* one work at a time: the pool's queue cannot be full of ours */
 }
@@ -228,6 +242,7 @@ static void on_welcome(void *arg, const k2_msg *m)
     if (code == K2_OK && io->args.index >= config.trainer_ranks)
         code = k2_error_set(&err, K2_BAD_INPUT, "--index: found %llu, expected below trainer.ranks (%llu)",
                             (unsigned long long)io->args.index, (unsigned long long)config.trainer_ranks);
+    if (code == K2_OK) k2_net_worker_record(io->worker, config.run_dir, m->welcome.run_id, config.run_flight_kib);
     if (code == K2_OK) code = k2i_work_open(&io->work, &config, (uint32_t)io->args.index, io->log, &err);
     if (code != K2_OK) {
         K2_LOG_ERROR(io->log, "cannot start: %s", err.text);
@@ -236,6 +251,7 @@ static void on_welcome(void *arg, const k2_msg *m)
         return;
     }
     io->work_open = true;
+    phase_tell(io);
     if (k2_log_level_parse(config.log_level, &level)) k2_log_set_level(io->log, level);
     io->status = k2_timer_start(io->loop, 0, 500 * K2_NS_PER_MS, on_status, io);
     K2_LOG_INFO(io->log, "admitted worker=%llu rank=%u ranks=%u threads=%u", (unsigned long long)k2_net_worker_id(io->worker),

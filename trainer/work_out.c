@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/flight/flight.h"
+
 /* ---- PUBLISH ---- */
 
 static k2_code segment_publish(k2i_work *w, const k2i_slots *s, uint64_t version, k2i_result *out)
@@ -82,7 +84,9 @@ void k2i_work_save(k2i_work *w, const char *dir, uint64_t step, k2i_result *out)
     k2_code code = k2i_moments_gather(w, m, v, &out->error);
     out->unchanged = code == K2_OK; /* a full disk costs a checkpoint, not the training */
     if (code == K2_OK && w->rank == 0) {
+        uint32_t span = k2_flight_begin(K2_FLIGHT_CHECKPOINT, step, dir_bytes(layout), 0, K2_FLIGHT_NONE);
         code = k2i_checkpoint_write(dir, &w->dims, layout, k2i_learner_params(w->learner), m, v, &state, &out->error);
+        k2_flight_end_with(span, 3, code);
         out->digest = state.weights;
         out->bytes = dir_bytes(layout);
     }

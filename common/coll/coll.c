@@ -8,16 +8,6 @@
 #define DEADLINE_NS_DEFAULT (60 * K2_NS_PER_S)
 #define PARTING_NS_MAX      (K2_NS_PER_S / 2) /* how long a broken group's member stays to tell the others why */
 
-static const char *kind_name(uint32_t kind)
-{
-    static const char *const names[] = {
-#define K2_X(name, text) text,
-        K2I_KINDS(K2_X)
-#undef K2_X
-    };
-    return kind < K2I_KIND_COUNT ? names[kind] : "an unknown operation";
-}
-
 /* ---- breaking ---------------------------------------------------------------------------------------------------- */
 
 /* Leave: later operations fail with this, and so do the peers'. */
@@ -37,8 +27,9 @@ static void leave(k2_coll *c, k2_code code, const char *text)
 static k2_code broke(k2_coll *c, const k2i_op *op, const k2_error *why, k2_error *err)
 {
     k2_error e;
-    k2_error_set(&e, why->code, "coll: rank %u: %s #%llu (%llu bytes) of group %llu: %s", c->rank, kind_name(op->kind),
-                 (unsigned long long)op->seq, (unsigned long long)op->bytes, (unsigned long long)op->group, why->text);
+    k2_error_set(&e, why->code, "coll: rank %u: %s #%llu (%llu bytes) of group %llu: %s", c->rank,
+                 k2_flight_collective_text(op->kind), (unsigned long long)op->seq, (unsigned long long)op->bytes,
+                 (unsigned long long)op->group, why->text);
     leave(c, e.code, e.text);
     return k2_error_set(err, e.code, "%s", e.text);
 }
@@ -70,7 +61,7 @@ static void straggler(k2_coll *c, uint32_t peer, uint64_t round, k2_error *why)
         k2_error_set(why, K2_TIMEOUT, "rank %u did not come within %llu ms and does not answer", peer, ms);
     else
         k2_error_set(why, K2_TIMEOUT, "rank %u did not come within %llu ms; the last it began is %s #%llu", peer, ms,
-                     kind_name(h.op.kind), (unsigned long long)h.op.seq);
+                     k2_flight_collective_text(h.op.kind), (unsigned long long)h.op.seq);
 }
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------- */
@@ -89,10 +80,17 @@ k2_code k2i_op_begin(k2_coll *c, k2i_kind kind, uint64_t bytes, uint64_t shape, 
 {
     k2_code code = k2i_alone(c, err);
     if (code != K2_OK) return code;
-    K2_ASSERT(c->joined || kind == K2I_KIND_JOIN);
+    K2_ASSERT(c->joined || kind == K2_FLIGHT_COLL_JOIN);
     *op = (k2i_op){.group = c->group, .seq = ++c->seq, .kind = kind, .bytes = bytes, .shape = shape};
+    c->span = k2_flight_begin(K2_FLIGHT_COLLECTIVE, c->label, op->seq, bytes, k2_flight_coll(kind, c->rank, c->ranks));
     c->round++; /* the first round's slot can be written */
     return K2_OK;
+}
+
+k2_code k2i_op_end(k2_coll *c, k2_code code)
+{
+    k2_flight_end(c->span);
+    return code;
 }
 
 unsigned char *k2i_round_data(k2_coll *c)
@@ -126,8 +124,9 @@ static k2_code head_check(k2_coll *c, const k2i_op *op, uint32_t peer, const k2i
     if (h->op.group != op->group)
         return k2_error_set(why, K2_PEER_PROTOCOL, "rank %u is in group %llu", peer, (unsigned long long)h->op.group);
     if (h->op.kind != op->kind || h->op.seq != op->seq || h->op.bytes != op->bytes)
-        return k2_error_set(why, K2_PEER_PROTOCOL, "rank %u does %s #%llu (%llu bytes)", peer, kind_name(h->op.kind),
-                            (unsigned long long)h->op.seq, (unsigned long long)h->op.bytes);
+        return k2_error_set(why, K2_PEER_PROTOCOL, "rank %u does %s #%llu (%llu bytes)", peer,
+                            k2_flight_collective_text(h->op.kind), (unsigned long long)h->op.seq,
+                            (unsigned long long)h->op.bytes);
     if (h->op.shape != op->shape || h->round != c->round)
         return k2_error_set(why, K2_PEER_PROTOCOL, "rank %u does the same with other ranges, lanes, root or staging size",
                             peer);
@@ -274,6 +273,17 @@ static k2_code peers_open(k2_coll *c, const char *const *locators, k2_error *err
     return K2_OK;
 }
 
+/* All ranks have the same locators, and each of them has a nonce in it. 32 bits: people read it. */
+static uint64_t label_of(const k2_coll *c, const char *const *locators)
+{
+    uint64_t hash = c->group;
+    for (uint32_t i = 0; i < c->ranks; i++) {
+        const char *l = i == c->rank ? k2_coll_locator(c) : locators[i];
+        hash = k2_hash64(l, strlen(l), hash);
+    }
+    return hash & UINT32_MAX;
+}
+
 k2_code k2_coll_join(k2_coll *c, const char *const *locators, uint32_t count, k2_error *err)
 {
     k2i_op op;
@@ -282,13 +292,14 @@ k2_code k2_coll_join(k2_coll *c, const char *const *locators, uint32_t count, k2
         c->joined = true;
         return K2_OK;
     }
-    k2_code code = peers_open(c, locators, err);
-    if (code == K2_OK) code = k2i_op_begin(c, K2I_KIND_JOIN, 0, c->bytes_max, &op, err);
-    if (code == K2_OK) code = k2i_round_meet(c, &op, err);
+    c->label = label_of(c, locators);
+    k2_code code = k2i_op_begin(c, K2_FLIGHT_COLL_JOIN, 0, c->bytes_max, &op, err);
     if (code != K2_OK) return code;
-    k2i_round_end(c);
-    c->joined = true;
-    return K2_OK;
+    code = peers_open(c, locators, err);
+    if (code == K2_OK) code = k2i_round_meet(c, &op, err);
+    if (code == K2_OK) k2i_round_end(c);
+    c->joined = code == K2_OK;
+    return k2i_op_end(c, code);
 }
 
 void k2_coll_abort(k2_coll *c, const char *text)

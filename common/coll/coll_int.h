@@ -14,6 +14,7 @@
 #define K2_COMMON_COLL_INT_H
 
 #include "common/coll/coll.h"
+#include "common/flight/flight.h"
 
 #define K2I_WORD_ROUND   0u
 #define K2I_WORD_DONE    8u
@@ -22,20 +23,7 @@
 #define K2I_HEAD_BYTES   64u
 #define K2I_ROUND_LEFT   UINT64_MAX
 
-/* name in the enum, name for people */
-#define K2I_KINDS(X)                               \
-    X(JOIN, "join")                                \
-    X(REDUCE_SCATTER, "reduce_scatter_lanes")      \
-    X(ALL_GATHER, "all_gather")                    \
-    X(ALL_GATHER_BYTES, "all_gather_bytes")        \
-    X(BROADCAST, "broadcast")                      \
-    X(BARRIER, "barrier")
-typedef enum k2i_kind {
-#define K2_X(name, text) K2I_KIND_##name,
-    K2I_KINDS(K2_X)
-#undef K2_X
-    K2I_KIND_COUNT
-} k2i_kind;
+typedef k2_flight_collective k2i_kind; /* the flight recorder names them */
 
 /* What every rank must agree on. `shape` is a hash of what else matters: ranges, lanes, root. */
 typedef struct k2i_op {
@@ -61,6 +49,8 @@ struct k2_coll {
     uint32_t rank, ranks;
     uint64_t group, bytes_max, deadline_ns;
     uint64_t round, seq;
+    uint64_t label; /* of the group in the flight recorder: unlike its number no other group of the run has it */
+    uint32_t span;  /* there, of the operation under way */
     k2_xfer_segment *segment;
     unsigned char *memory;
     unsigned char *scratch; /* bytes_max, where peers' bytes are not mapped; made when first needed */
@@ -74,6 +64,8 @@ struct k2_coll {
 k2_code k2i_alone(const k2_coll *c, k2_error *err);
 /* Begin the next operation. Gives the error that broke the group, if one did. */
 k2_code k2i_op_begin(k2_coll *c, k2i_kind kind, uint64_t bytes, uint64_t shape, k2i_op *op, k2_error *err);
+/* The end of what k2i_op_begin began, well or not. Gives the code. */
+k2_code k2i_op_end(k2_coll *c, k2_code code);
 /* Data area of the slot that the next round will publish. */
 unsigned char *k2i_round_data(k2_coll *c);
 /* Publish it, and wait until every peer has published the same round of the same operation. */

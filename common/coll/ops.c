@@ -130,7 +130,7 @@ k2_code k2_coll_reduce_scatter_lanes(k2_coll *c, const float *const *lanes, uint
                             (unsigned long long)c->bytes_max, lanes_local, c->ranks);
     k2i_op op;
     uint64_t shape = k2_hash64(ranges, c->ranks * sizeof *ranges, lanes_local);
-    code = k2i_op_begin(c, K2I_KIND_REDUCE_SCATTER, count * sizeof(float), shape, &op, err);
+    code = k2i_op_begin(c, K2_FLIGHT_COLL_REDUCE_SCATTER, count * sizeof(float), shape, &op, err);
     if (code != K2_OK) return code;
     scratch_need(c);
     uint64_t rounds = K2_MAX((ranges_longest(c, ranges) + p.each - 1) / p.each, (uint64_t)1);
@@ -143,10 +143,10 @@ k2_code k2_coll_reduce_scatter_lanes(k2_coll *c, const float *const *lanes, uint
             code = parts_view(c, &op, &p, lanes, part, all, err);
             if (code == K2_OK) lanes_sum(all, (uint32_t)total, part.end - part.begin, out + (part.begin - mine.begin));
         }
-        if (code != K2_OK) return code;
+        if (code != K2_OK) return k2i_op_end(c, code);
         k2i_round_end(c);
     }
-    return K2_OK;
+    return k2i_op_end(c, K2_OK);
 }
 
 /* ---- gathers ------------------------------------------------------------------------------------------------------- */
@@ -170,10 +170,10 @@ static k2_code gather(k2_coll *c, k2i_kind kind, unsigned char *buf, uint64_t by
             if (peer != c->rank && part.end > part.begin)
                 code = k2i_round_fetch(c, &op, peer, 0, part.end - part.begin, buf + part.begin, err);
         }
-        if (code != K2_OK) return code;
+        if (code != K2_OK) return k2i_op_end(c, code);
         k2i_round_end(c);
     }
-    return K2_OK;
+    return k2i_op_end(c, K2_OK);
 }
 
 k2_code k2_coll_all_gather(k2_coll *c, void *buf, uint32_t elem_bytes, uint64_t count, const k2_coll_range *ranges,
@@ -184,7 +184,7 @@ k2_code k2_coll_all_gather(k2_coll *c, void *buf, uint32_t elem_bytes, uint64_t 
     if (code != K2_OK) return code;
     for (uint32_t i = 0; i < c->ranks; i++)
         in_bytes[i] = (k2_coll_range){.begin = ranges[i].begin * elem_bytes, .end = ranges[i].end * elem_bytes};
-    return gather(c, K2I_KIND_ALL_GATHER, buf, count * elem_bytes, in_bytes, err);
+    return gather(c, K2_FLIGHT_COLL_ALL_GATHER, buf, count * elem_bytes, in_bytes, err);
 }
 
 k2_code k2_coll_all_gather_bytes(k2_coll *c, const void *mine, uint64_t bytes, void *all, k2_error *err)
@@ -192,7 +192,7 @@ k2_code k2_coll_all_gather_bytes(k2_coll *c, const void *mine, uint64_t bytes, v
     k2_coll_range places[K2_COLL_RANKS_MAX];
     for (uint32_t i = 0; i < c->ranks; i++) places[i] = (k2_coll_range){.begin = i * bytes, .end = (i + 1) * bytes};
     if (bytes > 0) memmove((unsigned char *)all + places[c->rank].begin, mine, bytes);
-    return gather(c, K2I_KIND_ALL_GATHER_BYTES, all, bytes, places, err);
+    return gather(c, K2_FLIGHT_COLL_ALL_GATHER_BYTES, all, bytes, places, err);
 }
 
 k2_code k2_coll_all_gather_f64(k2_coll *c, const double *mine, uint32_t n, double *all, k2_error *err)
@@ -207,7 +207,7 @@ k2_code k2_coll_broadcast(k2_coll *c, uint32_t root, void *buf, uint64_t bytes, 
     k2i_op op;
     if (root >= c->ranks) return k2_error_set(err, K2_BAD_INPUT, "coll: broadcast from rank %u of %u", root, c->ranks);
     if (c->ranks == 1) return k2i_alone(c, err);
-    k2_code code = k2i_op_begin(c, K2I_KIND_BROADCAST, bytes, root, &op, err);
+    k2_code code = k2i_op_begin(c, K2_FLIGHT_COLL_BROADCAST, bytes, root, &op, err);
     if (code != K2_OK) return code;
     uint64_t rounds = K2_MAX((bytes + c->bytes_max - 1) / c->bytes_max, (uint64_t)1);
     for (uint64_t round = 0; round < rounds; round++) {
@@ -218,18 +218,19 @@ k2_code k2_coll_broadcast(k2_coll *c, uint32_t root, void *buf, uint64_t bytes, 
         if (c->rank == root && n > 0) memcpy(k2i_round_data(c), at, n);
         code = k2i_round_meet(c, &op, err);
         if (code == K2_OK && c->rank != root && n > 0) code = k2i_round_fetch(c, &op, root, 0, n, at, err);
-        if (code != K2_OK) return code;
+        if (code != K2_OK) return k2i_op_end(c, code);
         k2i_round_end(c);
     }
-    return K2_OK;
+    return k2i_op_end(c, K2_OK);
 }
 
 k2_code k2_coll_barrier(k2_coll *c, k2_error *err)
 {
     k2i_op op;
     if (c->ranks == 1) return k2i_alone(c, err);
-    k2_code code = k2i_op_begin(c, K2I_KIND_BARRIER, 0, 0, &op, err);
-    if (code == K2_OK) code = k2i_round_meet(c, &op, err);
+    k2_code code = k2i_op_begin(c, K2_FLIGHT_COLL_BARRIER, 0, 0, &op, err);
+    if (code != K2_OK) return code;
+    code = k2i_round_meet(c, &op, err);
     if (code == K2_OK) k2i_round_end(c);
-    return code;
+    return k2i_op_end(c, code);
 }

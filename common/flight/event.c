@@ -113,13 +113,10 @@ void k2_flight_event_text(const k2_flight_event *e, k2_buf *out)
 const k2_flight_event *k2i_flight_last(const k2_flight_ring *ring)
 {
     const k2_flight_event *last = NULL;
-    uint64_t last_ns = 0;
     for (size_t i = 0; i < ring->count; i++) {
         const k2_flight_event *e = &ring->events[i];
-        uint64_t ns = e->kind == K2_FLIGHT_IS_OPEN ? e->begin_ns : e->end_ns;
-        if (e->name == K2_FLIGHT_POLL || (last != NULL && ns < last_ns)) continue;
-        last = e;
-        last_ns = ns;
+        if (e->kind == K2_FLIGHT_IS_OPEN || e->name == K2_FLIGHT_POLL || e->name == K2_FLIGHT_QUEUES) continue;
+        if (last == NULL || e->end_ns >= last->end_ns) last = e;
     }
     return last;
 }

@@ -29,6 +29,7 @@ static _Atomic uint32_t generations;
 static _Atomic uint64_t ids;
 
 static _Thread_local uint32_t my_generation, my_track, my_depth;
+static _Thread_local bool my_named;
 
 /* ---- words ---------------------------------------------------------------------------------------------------------- */
 
@@ -89,6 +90,7 @@ static uint32_t track_take(recorder *r)
 {
     my_generation = r->generation;
     my_depth = 0;
+    my_named = false;
     uint32_t n = atomic_fetch_add_explicit(&r->header->threads, 1, memory_order_relaxed) + 1;
     my_track = n <= K2_FLIGHT_THREADS_MAX ? n : NONE;
     if (my_track == NONE) {
@@ -116,7 +118,8 @@ void k2_flight_thread(const char *name)
 {
     uint32_t track;
     recorder *r = mine(&track);
-    if (r == NULL) return;
+    if (r == NULL || my_named) return;
+    my_named = true;
     put(&r->tracks[track].name[0], k2_flight_text_at(name, 0));
     put(&r->tracks[track].name[1], k2_flight_text_at(name, 8));
 }
@@ -360,5 +363,8 @@ k2_code k2_flight_open(const k2_flight_config *f, k2_error *err)
 void k2_flight_close(void)
 {
     recorder *r = atomic_exchange(&current, NULL);
-    if (r != NULL) put(&r->header->closed_ns, k2_now_ns());
+    if (r == NULL) return;
+    uint64_t now = k2_now_ns();
+    open_end(r, 0, atomic_load_explicit(&r->tracks[0].depth, memory_order_relaxed), 0, now);
+    put(&r->header->closed_ns, now);
 }

@@ -45,18 +45,17 @@
  *   :coll  k2_flight_coll: operation, rank and ranks of a collective
  */
 #define K2_FLIGHT_NAMES(X)                                                                                                     \
-    X(PHASE, "control", "phase", "phase:text", "+", "iteration", "version")                                                    \
-    X(COMMAND, "control", "command", "command:text", "cmd", "step", "code:code")                                               \
-    X(SENT, "control", "sent", "command:text", "cmd", "worker", "")                                                            \
-    X(DONE, "control", "done", "command:text", "cmd", "worker", "code:code")                                                   \
-    X(POLL, "control", "poll", "answer:text", "+", "seq", "")                                                                  \
-    X(WORKERS, "control", "workers", "live", "expected", "", "")                                                               \
-    X(LAUNCH, "control", "launch", "role:text", "index", "pid", "")                                                            \
-    X(EXITED, "control", "exited", "role:text", "index", "exit_code", "signal")                                                \
+    X(PHASE, "control", "phase", "name:text", "+", "iteration", "version")                                                     \
+    X(COMMAND, "control", "command", "name:text", "cmd", "step", "code:code")                                                  \
+    X(SENT, "control", "sent", "name:text", "cmd", "worker", "incarnation")                                                    \
+    X(DONE, "control", "done", "name:text", "cmd", "worker", "code:code")                                                      \
+    X(POLL, "control", "poll", "answer:text", "+", "cmd", "")                                                                  \
+    X(LAUNCH, "control", "launch", "role:text", "index", "incarnation", "")                                                    \
+    X(EXITED, "control", "exited", "worker", "incarnation", "exit_code", "signal")                                             \
     X(LOST, "control", "lost", "code:code", "", "", "")                                                                        \
     X(COLLECTIVE, "collective", "collective", "group", "seq", "bytes", "op:coll")                                              \
-    X(TRANSFER, "transfer", "transfer", "bytes", "pieces", "source:text", "code:code")                                         \
-    X(RETRY, "transfer", "chunk_retry", "offset", "bytes", "attempt", "code:code")                                             \
+    X(TRANSFER, "transfer", "transfer", "bytes", "retries", "transport:text", "code:code")                                     \
+    X(CHUNK_FAILED, "transfer", "chunk_failed", "offset", "bytes", "attempt", "code:code")                                     \
     X(RECORDS, "journal", "commit", "records", "bytes", "seq", "code:code")                                                    \
     X(REQUEST, "request", "request", "trajectory", "position", "max_tokens", "tokens")                                         \
     X(ROUTED, "request", "routed", "trajectory", "position", "engine", "attempt")                                              \
@@ -64,14 +63,16 @@
     X(FIRST_TOKEN, "request", "first_token", "trajectory", "position", "", "")                                                 \
     X(ATTEMPT_FAILED, "request", "attempt_failed", "trajectory", "engine", "tokens", "why:text")                               \
     X(QUEUES, "request", "requests", "waiting", "running", "", "")                                                             \
+    X(SCORES, "reward", "scores", "trajectory", "count", "", "")                                                               \
+    X(REWARD, "reward", "reward", "trajectory", "attempt", "answered", "")                                                     \
     X(STEP, "engine", "engine_step", "rows", "wanted", "running", "waiting")                                                   \
     X(PULL, "weights", "weights_pull", "version", "bytes", "sources", "code:code")                                             \
     X(SWITCH, "weights", "weights_switch", "version", "", "", "")                                                              \
     X(GATE, "weights", "gate", "version", "", "", "")                                                                          \
-    X(MICRO, "train", "micro_batch", "pass:text", "micro", "lane", "tokens")                                                   \
-    X(UPDATE, "train", "update", "step", "", "", "")                                                                           \
+    X(BATCH, "train", "batch", "step", "", "bytes", "")                                                                        \
+    X(MICRO, "train", "micro_batch", "pass:text", "number", "lane", "tokens")                                                  \
+    X(UPDATE, "train", "update", "number", "", "", "")                                                                         \
     X(CHECKPOINT, "train", "checkpoint", "step", "bytes", "", "code:code")                                                     \
-    X(REWARD, "reward", "reward", "trajectory", "bytes", "", "code:code")                                                      \
     X(TEST, "test", "test", "a", "b", "text:text", "+")
 
 typedef enum k2_flight_name {
@@ -110,7 +111,7 @@ k2_code k2_flight_open(const k2_flight_config *config, k2_error *err);
 void k2_flight_close(void);
 bool k2_flight_on(void);
 
-/* Names the calling thread in the trace; else it is "thread". */
+/* Names the calling thread in the trace; the first name stays. Without one it is "thread". */
 void k2_flight_thread(const char *name);
 
 /* k2_flight_begin - a span on this thread. Gives what k2_flight_end needs, 0 where it is not recorded. */

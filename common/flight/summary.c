@@ -43,13 +43,12 @@ static void open_text(const k2_flight_trace *t, const k2_flight_ring *r, k2_buf 
 static void doing_text(const k2_flight_trace *t, const k2_flight_ring *r, k2_buf *out)
 {
     const k2_flight_event *last = k2i_flight_last(r);
-    if (last == NULL) {
-        k2_buf_puts(out, "nothing recorded");
-        return;
+    if (last != NULL) {
+        k2_buf_printf(out, "last event %.1f s ago: ", since(t, last->end_ns));
+        k2_flight_event_text(last, out);
+    } else {
+        k2_buf_puts(out, "nothing has ended yet");
     }
-    uint64_t ns = last->kind == K2_FLIGHT_IS_OPEN ? last->begin_ns : last->end_ns;
-    k2_buf_printf(out, "last event %.1f s ago: ", since(t, ns));
-    k2_flight_event_text(last, out);
     open_text(t, r, out);
 }
 
@@ -109,7 +108,7 @@ static void group_text(const k2_flight_trace *t, const k2_flight_group *g, k2_bu
     if (g->behind == 0) {
         uint32_t inside = 0;
         for (uint32_t r = 0; r < g->ranks; r++) inside += g->members[r].inside;
-        k2_buf_printf(out, "all %u ranks entered it, %u are in it; it is the last\n", g->ranks, inside);
+        k2_buf_printf(out, "all %u ranks entered it, %u are still in it; no rank has entered a later one\n", g->ranks, inside);
         return;
     }
     ranks_text(g, true, out);
@@ -123,7 +122,8 @@ static void group_text(const k2_flight_trace *t, const k2_flight_group *g, k2_bu
 void k2_flight_summary_text(const k2_flight_trace *trace, const k2_flight_collectives *c, k2_buf *out)
 {
     processes_text(trace, out);
-    for (uint32_t i = 0; i < c->group_count; i++) group_text(trace, &c->groups[i], out);
+    for (uint32_t i = 0; i < c->group_count; i++)
+        if (c->groups[i].behind > 0 || i + 1 == c->group_count) group_text(trace, &c->groups[i], out);
     for (uint32_t i = 0; i < c->mismatch_count; i++) {
         const k2_flight_mismatch *m = &c->mismatches[i];
         k2_buf_printf(out, "collective %llu of group %llu differs: rank %u did %s of %llu bytes, rank %u %s of %llu bytes\n",

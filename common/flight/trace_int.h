@@ -13,7 +13,8 @@ const k2i_flight_row *k2i_flight_row_of(k2_flight_name name);
 uint32_t k2i_flight_args_json(const k2_flight_event *e, k2_buf *out);
 /* A number as JSON; above 2^53, where readers of JSON lose digits, as a string. */
 void k2i_flight_u64_json(uint64_t v, k2_buf *out);
-/* What a process did last, NULL for nothing: without polls, which a worker sends whatever else it does. */
+/* What a process did last, NULL for nothing. What is open is no such thing, nor are polls and counters, which come by the
+ * clock. */
 const k2_flight_event *k2i_flight_last(const k2_flight_ring *ring);
 
 static inline uint32_t k2i_coll_op(uint64_t packed)

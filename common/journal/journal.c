@@ -1,4 +1,5 @@
 /* journal: numbering, batches and the checks that all backends share. The stores stand in lmdb.c and memory.c. */
+#include "common/flight/flight.h"
 #include "common/journal/journal_int.h"
 
 #include <stdatomic.h>
@@ -126,6 +127,7 @@ k2_journal_batch *k2_journal_seal(k2_journal *j)
 k2_code k2_journal_write(k2_journal *j, k2_journal_batch *batch, k2_error *err)
 {
     k2_code code = j->broken.code;
+    uint32_t span = k2_flight_begin(K2_FLIGHT_RECORDS, batch->count, batch->bytes.len, batch->first_seq, K2_FLIGHT_NONE);
     if (code != K2_OK) {
         if (err) *err = j->broken;
     } else {
@@ -136,6 +138,7 @@ k2_code k2_journal_write(k2_journal *j, k2_journal_batch *batch, k2_error *err)
         else if (err)
             *err = j->broken;
     }
+    k2_flight_end_with(span, 3, code);
     batch_free(batch);
     return code;
 }

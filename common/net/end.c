@@ -1,4 +1,5 @@
 /* The end of a process that has spoken over nng. */
+#include "common/flight/flight.h"
 #include "common/net/net_int.h"
 
 #include <stdio.h>
@@ -27,6 +28,7 @@ bool k2i_net_leave_open(k2i_bridge *b)
 _Noreturn void k2_net_process_end(int status)
 {
     fflush(NULL);
+    k2_flight_close();
     if (__lsan_do_leak_check) __lsan_do_leak_check();
     if (__gcov_dump) __gcov_dump();
     _exit(status);

@@ -110,6 +110,9 @@ void k2_net_worker_status(k2_net_worker *w, const char *phase, const k2_wire_met
 /* Call fn(arg) once when no DONE waits for its ACK any more (at once on the loop if none does): what STOP's handler needs
  * before it ends the loop. Comes after 2 s at the latest, but not after on_lost. */
 void k2_net_worker_flush(k2_net_worker *w, void (*fn)(void *arg), void *arg);
+/* Open this process's flight recorder (common/flight), for on_welcome, which knows directory, run and size. Where it cannot be
+ * opened the log says so, and all goes on without it. */
+void k2_net_worker_record(k2_net_worker *w, const char *run_dir, const char *run_id, uint64_t kib);
 uint64_t k2_net_worker_id(const k2_net_worker *w);          /* 0 before WELCOME */
 uint64_t k2_net_worker_incarnation(const k2_net_worker *w); /* 0 before WELCOME */
 /* NULL is fine. */

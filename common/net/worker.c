@@ -1,4 +1,5 @@
 /* A worker's side of the control plane: greet, poll, report, and know when the master is gone. */
+#include "common/flight/flight.h"
 #include "common/net/net_int.h"
 
 #include <stdio.h>
@@ -27,6 +28,7 @@ struct k2_net_worker {
     char *url, *role, *endpoint, *token;
     uint64_t index, nonce;
     uint64_t id, incarnation, lease_ns, answer_ns, poll_ns, last_cmd;
+    uint64_t polls; /* id of the one that is out, for the flight recorder */
     k2_timer *lease, *poll_timer, *done_timer, *flush_timer;
     uint64_t checked_ns; /* when the lease was looked at last */
     bool checking;       /* the inbox is being looked through before the master is given up */
@@ -76,6 +78,7 @@ static void lost(k2_net_worker *w, k2_code why, const char *text)
     if (w->state == STATE_LOST || w->closed) return;
     w->state = STATE_LOST;
     K2_LOG_WARN(w->log, "master is lost: %s", text);
+    k2_flight_mark(K2_FLIGHT_LOST, why, 0, 0, 0);
     stop_timers(w);
     w->ops.on_lost(w->arg, why, text);
 }
@@ -162,6 +165,8 @@ static void poll_replied(void *arg, k2_code code, const k2_msg *reply)
 {
     k2_net_worker *w = arg;
     enter(w);
+    const char *answer = code == K2_OK ? k2_msg_name(reply->type) : k2_code_name(code);
+    k2_flight_finish(K2_FLIGHT_POLL, w->polls, k2_flight_text(answer), k2_flight_text_at(answer, 8), w->last_cmd, 0);
     uint64_t pause = 0;
     if (!answered(w, code, reply)) {
         pause = RETRY_NS;
@@ -184,7 +189,12 @@ static void poll_send(void *arg)
     msg.cmd = w->last_cmd;
     msg.poll = (k2_msg_poll){.phase = w->phase, .gauges = {gauges, w->gauges_n}};
     w->poll_ns = k2_loop_now_ns(w->loop);
-    if (k2_net_request(w->client, &msg, w->lease_ns, poll_replied, w) != K2_OK) later(w, &w->poll_timer, RETRY_NS, poll_send);
+    if (k2_net_request(w->client, &msg, w->lease_ns, poll_replied, w) != K2_OK) {
+        later(w, &w->poll_timer, RETRY_NS, poll_send);
+        return;
+    }
+    w->polls = k2_flight_id();
+    k2_flight_start(K2_FLIGHT_POLL, w->polls, 0, 0, w->last_cmd, 0);
 }
 
 /* ---- reports ------------------------------------------------------------------------------------------------------ */
@@ -331,6 +341,19 @@ void k2_net_worker_status(k2_net_worker *w, const char *phase, const k2_wire_met
         snprintf(w->gauges[i].name, sizeof w->gauges[i].name, "%s", gauges[i].name);
         w->gauges[i].value = gauges[i].value;
     }
+}
+
+void k2_net_worker_record(k2_net_worker *w, const char *run_dir, const char *run_id, uint64_t kib)
+{
+    k2_error err;
+    k2_flight_config config = {.dir = run_dir,
+                               .role = w->role,
+                               .index = (uint32_t)w->index,
+                               .incarnation = w->incarnation,
+                               .run_id = run_id,
+                               .kib = kib};
+    if (k2_flight_open(&config, &err) != K2_OK) K2_LOG_WARN(w->log, "the flight recorder stays off: %s", err.text);
+    k2_flight_thread("loop");
 }
 
 uint64_t k2_net_worker_id(const k2_net_worker *w)

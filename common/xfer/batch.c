@@ -3,6 +3,7 @@
  * Chunks are never stored: a batch is its requests and the place of the next chunk. Everything is under the engine's lock
  * except the reading itself; a chunk has at least some thousand bytes, so the lock is taken rarely.
  */
+#include "common/flight/flight.h"
 #include "common/xfer/xfer_int.h"
 
 #include <time.h>
@@ -23,6 +24,7 @@ struct k2_xfer_batch {
     uint64_t bytes, done_bytes, retries, elsewhere;
     atomic_bool cancel; /* also set by the first failure */
     bool failed, finished;
+    uint64_t flight; /* id in the flight recorder */
     k2_error error;
 };
 
@@ -57,12 +59,18 @@ static size_t chunk_take(k2_xfer_batch *b, uint32_t rail, k2i_chunk *c)
     return b->at;
 }
 
+static uint64_t transport_of(const k2_xfer_batch *b)
+{
+    return k2_flight_text(b->count > 0 ? b->requests[0].r.sources[0]->ops->name : "");
+}
+
 static void finish_check(k2_xfer_batch *b)
 {
     k2_xfer *x = b->x;
     if (b->finished || b->in_flight > 0 || has_chunk(b)) return;
     if (!b->failed && b->done_bytes < b->bytes) k2_error_set(&b->error, K2_CANCELED, "xfer: the batch was canceled");
     b->finished = true;
+    k2_flight_finish(K2_FLIGHT_TRANSFER, b->flight, b->done_bytes, b->retries, transport_of(b), b->error.code);
     for (uint32_t i = 0; i < K2_XFER_BATCHES_MAX; i++)
         if (x->batches[i] == b) x->batches[i] = NULL;
     pthread_cond_broadcast(&x->done);
@@ -206,6 +214,8 @@ k2_code k2_xfer_batch_submit(k2_xfer *x, const k2_xfer_request *requests, size_t
     if (!full) {
         x->batches[slot] = b;
         x->objects++;
+        b->flight = k2_flight_id();
+        k2_flight_start(K2_FLIGHT_TRANSFER, b->flight, b->bytes, 0, transport_of(b), K2_FLIGHT_NONE);
         finish_check(b); /* nothing to read: done at once */
         pthread_cond_broadcast(&x->work);
     }

@@ -1,4 +1,5 @@
 /* One chunk: tried at every source, round after round with growing pauses, until its bytes are there and verified. */
+#include "common/flight/flight.h"
 #include "common/xfer/xfer_int.h"
 
 #include <time.h>
@@ -78,6 +79,7 @@ static k2_code round_run(k2_xfer *x, const k2i_chunk *c, atomic_uint *preferred,
             return K2_OK;
         }
         if (code == K2_CANCELED) return code;
+        k2_flight_mark(K2_FLIGHT_CHUNK_FAILED, c->offset, c->bytes, *attempts, code);
         k2_error_prefix(err, "bytes %llu to %llu of %s", (unsigned long long)c->offset,
                         (unsigned long long)(c->offset + c->bytes), r->name);
         if (is_final(code))

@@ -65,13 +65,13 @@ static void each_kind_comes_back(void **state)
     k2_buf out;
     k2_buf_init(&out, 4096);
     k2_flight_event_text(&r->events[0], &out);
-    assert_string_equal(out.data, "command command=TRAIN cmd=5 step=6 code=TIMEOUT");
+    assert_string_equal(out.data, "command name=TRAIN cmd=5 step=6 code=TIMEOUT");
     k2_buf_clear(&out);
     k2_flight_event_text(&r->events[1], &out);
     assert_string_equal(out.data, "test a=1 b=2 text=a longer text");
     k2_buf_clear(&out);
     k2_flight_event_text(&r->events[7], &out);
-    assert_string_equal(out.data, "phase phase=publish iteration=1 version=2");
+    assert_string_equal(out.data, "phase name=publish iteration=1 version=2");
     k2_buf_fini(&out);
     assert_true(r->events[0].end_ns >= r->events[1].end_ns);
     k2_flight_trace_free(t);
