@@ -18,7 +18,7 @@ const char *k2m_phase_name(k2m_phase p)
 
 /* ---- outbox -------------------------------------------------------------------------------------------------------- */
 
-#define OUTBOX_RESERVE 64u /* for what is not a request, a score or a log line, besides one action for each worker */
+#define OUTBOX_RESERVE 64u /* for what is not a request, a score or a log line, nor the action of a worker */
 
 k2m_action *k2m_act(k2m_core *m, k2m_action_type type)
 {
@@ -29,9 +29,15 @@ k2m_action *k2m_act(k2m_core *m, k2m_action_type type)
     return a;
 }
 
+/* A barrier to all trainers, and what one step may do with the others. */
+static uint32_t worker_actions(const k2m_core *m)
+{
+    return m->trainers + K2_MIN(m->worker_count, K2M_STEP_WORKERS);
+}
+
 bool k2m_room(const k2m_core *m, uint32_t count)
 {
-    return m->outbox.count + count + 2 * m->worker_count + OUTBOX_RESERVE <= m->outbox.capacity;
+    return m->outbox.count + count + worker_actions(m) + OUTBOX_RESERVE <= m->outbox.capacity;
 }
 
 /* Texts hold what workers and users' programs said: a terminal shows them, so nothing in them may steer it or begin a line. */
@@ -301,6 +307,7 @@ static void published(k2m_core *m)
         m->force_version = v;
         m->force_digest = m->barrier_digest;
         m->update_from_ns = m->now_ns;
+        k2m_touch_rollouts(m);
     }
     if (v > n.step_consumed) report_iteration(m, true);
     k2m_decide(m);
@@ -432,8 +439,9 @@ static void done(k2m_core *m, const k2m_event *ev)
     if (ev->msg->cmd != w->cmd || w->cmd_type == K2_MSG_NONE) return; /* an answer that came twice */
     k2_msg_type type = w->cmd_type;
     w->cmd_type = K2_MSG_NONE;
+    k2m_touch(m, w);
     m->progress_ns = m->now_ns;
-    if (type == K2_MSG_STOP) return; /* its exit is what counts */
+    if (type == K2_MSG_STOP || m->phase >= K2M_PHASE_STOP) return; /* its exit is what counts */
     switch (w->role) {
     case K2M_TRAINER: trainer_done(m, w, type, ev->msg); break;
     case K2M_ROLLOUT: k2m_rollout_done(m, w, type, ev->msg); break;
@@ -456,12 +464,7 @@ static void asked_to_stop(k2m_core *m)
         return;
     }
     k2m_fail(m, K2_CANCELED, "stopped at once; the journal has everything up to here");
-    for (uint32_t i = 0; i < m->worker_count; i++)
-        if (m->workers[i].state == K2M_STARTING || m->workers[i].state == K2M_UP) {
-            k2m_action *a = k2m_act(m, K2M_ACT_KILL);
-            a->worker = i;
-            a->incarnation = m->workers[i].incarnation;
-        }
+    k2m_kill_all(m);
 }
 
 static void batch_ready(k2m_core *m, const k2m_event *ev)
@@ -567,8 +570,10 @@ const k2m_outbox *k2m_core_step(k2m_core *m, const k2m_event *ev)
 {
     m->outbox.count = 0;
     m->now_ns = ev->now_ns;
+    m->fleet.budget = K2_MIN(m->worker_count, K2M_STEP_WORKERS);
     handle(m, ev);
     settle(m);
+    k2m_fleet_settle(m);
     return &m->outbox;
 }
 
@@ -617,7 +622,7 @@ static void allocate(k2m_core *m)
     const k2_config *c = m->c.config;
     /* Half of the proxy's places at most: the others are for rewards and for other clients. */
     m->inflight_max = (uint32_t)K2_MIN(c->master_inflight_max, K2_MAX(c->proxy_queue_max / 2, 1));
-    m->outbox.capacity = m->inflight_max + 4 * m->worker_count + 4 * OUTBOX_RESERVE;
+    m->outbox.capacity = m->inflight_max + 2 * worker_actions(m) + 4 * OUTBOX_RESERVE;
     m->outbox.list = k2_alloc_array(m->outbox.capacity, sizeof *m->outbox.list);
     m->asked_count = 4 * m->inflight_max;
     m->asked = k2_alloc_array(m->asked_count, sizeof *m->asked);
@@ -630,7 +635,7 @@ static void allocate(k2m_core *m)
     m->order = k2_alloc_array(m->c.prompts.count, sizeof *m->order);
     m->eval = k2_alloc_array(K2M_EVAL_MAX, sizeof *m->eval);
     m->strs = k2_alloc_array(m->worker_count + 1, sizeof *m->strs);
-    m->engines = k2_alloc_array(m->rollouts + 1, sizeof *m->engines);
+    m->engines = k2_alloc_array(K2_MIN(m->rollouts + 1, K2_WIRE_ENGINES_MAX), sizeof *m->engines);
 }
 
 k2_code k2m_core_new(const k2m_core_config *config, k2m_core **out, k2_error *err)
@@ -663,6 +668,7 @@ void k2m_core_free(k2m_core *m)
 {
     if (!m) return;
     k2_replay_free(m->replay);
+    k2m_fleet_fini(m);
     k2_free(m->workers);
     k2_free(m->outbox.list);
     k2_free(m->asked);

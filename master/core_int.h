@@ -32,6 +32,7 @@
 #define K2M_REFUSALS_MAX  8u            /* requests refused in a row, with no answer between, before the run gives up */
 #define K2M_UNREWARDED_MAX 32u          /* answers in a row whose reward failed to the last try, before the run gives up */
 #define K2M_INCARNATIONS  4096u         /* reserved in the journal at a time: a record for each would be a disk's wait for each start */
+#define K2M_STEP_WORKERS  256u          /* workers that one step starts, ends or commands, so that none takes long; the next go on */
 #define K2M_STOP_NS       (15 * K2_NS_PER_S) /* from STOP to SIGKILL */
 #define K2M_REPLAY_BYTES_MAX (1ull << 30)    /* checkpoints are made early before consumed groups take more than this */
 
@@ -148,15 +149,19 @@ typedef struct k2m_action {
     k2m_action_type type;
     uint32_t worker;
     uint64_t incarnation;
-    k2_msg msg;
     uint64_t id, step;
     uint32_t position, max_tokens;
-    uint64_t ids[K2M_SCORE_ITEMS];
-    uint32_t count;
     int level; /* of k2_log_level */
     k2_code code;
-    char text[K2M_TEXT_MAX];
-    k2m_report report;
+    union { /* an outbox has room for the whole fleet, so an action is as large as its largest kind only */
+        k2_msg msg;
+        struct {
+            uint64_t ids[K2M_SCORE_ITEMS];
+            uint32_t count;
+        };
+        char text[K2M_TEXT_MAX];
+        k2m_report report;
+    };
 } k2m_action;
 
 typedef struct k2m_outbox {
@@ -187,9 +192,9 @@ typedef struct k2m_worker {
     uint32_t prepare_fails;
     char locator[K2M_LOCATOR_MAX]; /* trainers: of collectives; rollouts: of the weights they hold, for peers */
     /* proxy */
-    bool table_sent, gate_sent;
     k2_digest gate, gate_asked; /* where it stands; what the last GATE said */
     bool stop_sent;
+    uint32_t census; /* as what census.c has counted it */
     uint64_t owes_poll_ns; /* since when its next POLL is due; 0 = one lies with us. The I/O side writes it */
     char phase[K2_WIRE_NAME_MAX + 1]; /* as it says in POLL; the I/O side writes it */
 } k2m_worker;
@@ -222,12 +227,31 @@ typedef struct k2m_core_config {
     void *record_arg;
 } k2m_core_config;
 
+/* What is known of the fleet without looking at everyone: k2m_touch keeps it. Places are numbers in the fleet, or of a rollout
+ * among the rollouts. */
+typedef struct k2m_fleet {
+    k2_least *due;   /* when a worker must be looked at; never later than what it is due for, earlier where a lease was renewed */
+    k2_set *to_stop, *to_kill;
+    k2_set *wants;   /* rollouts that are up, at nothing, and have not the version in force: PREPARE */
+    k2_set *whole;   /* that have it and do not use it yet: COMMIT */
+    k2_set *holders; /* that use it */
+    k2_set *changed; /* of which the proxy has not heard the last */
+    bool table_begun; /* the proxy's table holds what was not changed since */
+    uint32_t up[K2M_ROLES], ended;
+    uint32_t lacking; /* rollouts that are up and have not the version in force, at whatever they are */
+    uint32_t trainers_idle;
+    uint32_t budget;  /* workers that this step may still deal with */
+    uint64_t chain_logged_ns;
+    uint64_t looks;   /* at one worker each, since new: for tests of what an event costs */
+} k2m_fleet;
+
 typedef struct k2m_core {
     k2m_core_config c;
     k2_replay *replay;
     k2m_worker *workers;
     uint32_t worker_count, trainers, rollouts, first_rollout, proxy; /* trainers first, then rollouts, then the proxy */
     bool has_proxy;
+    k2m_fleet fleet;
     uint64_t last_incarnation, incarnations_reserved; /* given; those up to here are never given by a later master */
 
     /* durable */
@@ -385,8 +409,16 @@ void k2m_phase_set(k2m_core *m, k2m_phase p);
 void k2m_report_put(k2m_core *m, const k2m_report *report);
 void k2m_decide(k2m_core *m);
 
-/* fleet.c */
+/* census.c */
 void k2m_fleet_init(k2m_core *m);
+void k2m_fleet_fini(k2m_core *m);
+/* The census of a worker whose state, command or weights have changed; of all rollouts, when another version is in force. */
+void k2m_touch(k2m_core *m, k2m_worker *w);
+void k2m_touch_rollouts(k2m_core *m);
+/* Aborts when the census is not what a look at everyone gives; for tests. */
+void k2m_fleet_check(const k2m_core *m);
+
+/* fleet.c */
 void k2m_fleet_launch_all(k2m_core *m);
 void k2m_fleet_hello(k2m_core *m, const k2m_event *ev);
 void k2m_fleet_exit(k2m_core *m, const k2m_event *ev);
@@ -397,14 +429,20 @@ bool k2m_trainers_up(const k2m_core *m);
 bool k2m_trainers_idle(const k2m_core *m);
 bool k2m_fleet_all_up(const k2m_core *m);
 void k2m_worker_dead(k2m_core *m, k2m_worker *w, const char *why);
+void k2m_kill_worker(k2m_core *m, k2m_worker *w, const char *why);
+void k2m_stop_all(k2m_core *m);
+void k2m_kill_all(k2m_core *m);     /* does not wait for STOP */
+void k2m_fleet_settle(k2m_core *m); /* at the end of a step: STOP and KILL to whom they are due, as far as the budget goes */
+bool k2m_all_ended(const k2m_core *m);
+
+/* deliver.c */
+void k2m_table_changed(k2m_core *m, const k2m_worker *w); /* the proxy is to hear of this rollout */
 void k2m_deliver(k2m_core *m); /* weights to rollouts, table and gate to the proxy: whatever is due */
 bool k2m_delivered(const k2m_core *m);
 bool k2m_starved(const k2m_core *m); /* nobody holds the version in force, and nobody offers it */
 void k2m_rollout_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
 void k2m_proxy_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
 bool k2m_proxy_ready(const k2m_core *m);
-void k2m_stop_all(k2m_core *m);
-bool k2m_all_ended(const k2m_core *m);
 
 /* generate.c */
 void k2m_generate_begin(k2m_core *m);

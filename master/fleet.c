@@ -1,5 +1,5 @@
-/* fleet: workers, their incarnations and leases, commands with deadlines, and the delivery of weights. Part of the pure core.
- */
+/* fleet: workers, their incarnations and leases, commands with deadlines, and the end. Part of the pure core. Nothing here
+ * looks at all workers for what happens to one of them: census.c keeps the counts, and who is due next. */
 #include "master/core_int.h"
 
 #include <stdio.h>
@@ -26,15 +26,6 @@ bool k2m_core_current(const k2m_core *m, uint64_t worker, uint64_t incarnation)
            (m->workers[worker - 1].incarnation == incarnation || K2_PLANTED(NO_FENCE));
 }
 
-void k2m_fleet_init(k2m_core *m)
-{
-    for (uint32_t i = 0; i < m->worker_count; i++) {
-        k2m_worker *w = &m->workers[i];
-        w->role = i < m->trainers ? K2M_TRAINER : i < m->trainers + m->rollouts ? K2M_ROLLOUT : K2M_PROXY;
-        w->index = w->role == K2M_TRAINER ? i : w->role == K2M_ROLLOUT ? i - m->first_rollout : 0;
-    }
-}
-
 /* ---- lives ------------------------------------------------------------------------------------------------------------ */
 
 static uint32_t number_of(const k2m_core *m, const k2m_worker *w)
@@ -58,11 +49,6 @@ static void launch(k2m_core *m, k2m_worker *w)
     k2m_action *a = k2m_act(m, K2M_ACT_LAUNCH);
     a->worker = number_of(m, w);
     a->incarnation = w->incarnation;
-}
-
-void k2m_fleet_launch_all(k2m_core *m)
-{
-    for (uint32_t i = 0; i < m->worker_count; i++) launch(m, &m->workers[i]);
 }
 
 static uint64_t ms(uint64_t v)
@@ -120,19 +106,18 @@ void k2m_worker_dead(k2m_core *m, k2m_worker *w, const char *why)
 {
     w->cmd_type = K2_MSG_NONE;
     if (!K2_PLANTED(HELD_AFTER_DEATH)) w->prepared = w->held = w->gate = (k2_digest){0, 0};
-    w->table_sent = false;
     w->locator[0] = 0;
-    if (m->phase >= K2M_PHASE_STOP) {
-        w->state = K2M_ENDED;
-        return;
+    w->state = m->phase >= K2M_PHASE_STOP ? K2M_ENDED : K2M_DOWN;
+    if (w->state == K2M_DOWN) {
+        if (w->role == K2M_ROLLOUT) k2m_table_changed(m, w);
+        if (w->role == K2M_PROXY) m->fleet.table_begun = false;
+        if (w->role == K2M_TRAINER) trainers_broken(m);
+        plan_restart(m, w, why);
     }
-    w->state = K2M_DOWN;
-    if (w->role == K2M_ROLLOUT && m->has_proxy) m->workers[m->proxy].table_sent = false;
-    if (w->role == K2M_TRAINER) trainers_broken(m);
-    plan_restart(m, w, why);
+    k2m_touch(m, w);
 }
 
-static void kill_worker(k2m_core *m, k2m_worker *w, const char *why)
+void k2m_kill_worker(k2m_core *m, k2m_worker *w, const char *why)
 {
     k2m_action *a = k2m_act(m, K2M_ACT_KILL);
     a->worker = number_of(m, w);
@@ -156,6 +141,7 @@ void k2m_fleet_exit(k2m_core *m, const k2m_event *ev)
     if (refused && m->phase == K2M_PHASE_START && !m->begun && w->restarts_total == 0) { /* bad input: it would be so again */
         k2m_worker_name(w, name);
         w->state = K2M_ENDED;
+        k2m_touch(m, w);
         k2m_fail(m, K2_BAD_INPUT, "%s %s", name, why);
         return;
     }
@@ -169,12 +155,19 @@ static void refuse(k2m_core *m, k2_code code, const char *text)
     snprintf(a->text, sizeof a->text, "%s", text);
 }
 
+static k2m_worker *worker_at(const k2m_core *m, const char *role, uint64_t index)
+{
+    const uint32_t counts[K2M_ROLES] = {m->trainers, m->rollouts, m->has_proxy},
+                   firsts[K2M_ROLES] = {0, m->first_rollout, m->proxy};
+    for (uint32_t r = 0; r < K2M_ROLES; r++)
+        if (strcmp(role, role_names[r]) == 0) return index < counts[r] ? &m->workers[firsts[r] + index] : NULL;
+    return NULL;
+}
+
 void k2m_fleet_hello(k2m_core *m, const k2m_event *ev)
 {
     const k2_msg_hello *h = &ev->msg->hello;
-    k2m_worker *w = NULL;
-    for (uint32_t i = 0; i < m->worker_count; i++)
-        if (strcmp(h->role, k2m_role_name(m->workers[i].role)) == 0 && h->index == m->workers[i].index) w = &m->workers[i];
+    k2m_worker *w = worker_at(m, h->role, h->index);
     if (!w) {
         refuse(m, K2_BAD_INPUT, "no such worker in this run");
         return;
@@ -193,76 +186,99 @@ void k2m_fleet_hello(k2m_core *m, const k2m_event *ev)
     a->incarnation = w->incarnation;
     if (w->state == K2M_UP) return; /* it did not get the first WELCOME */
     w->state = K2M_UP;
-    if (w->role == K2M_ROLLOUT && m->has_proxy) m->workers[m->proxy].table_sent = false;
+    k2m_touch(m, w);
+    if (w->role == K2M_ROLLOUT) k2m_table_changed(m, w);
     char name[K2_WIRE_NAME_MAX];
     k2m_worker_name(w, name);
     k2m_log(m, K2_LOG_INFO, "%s is up pid=%llu incarnation=%llu %s", name, (unsigned long long)w->pid,
             (unsigned long long)w->incarnation, w->endpoint);
-    if (m->phase >= K2M_PHASE_STOP) k2m_stop_all(m);
+    if (m->phase >= K2M_PHASE_STOP) k2_set_put(m->fleet.to_stop, number_of(m, w), true);
 }
 
-static void tick_worker(k2m_core *m, k2m_worker *w)
+/* Once for all that are found late at the same time: the chain is the same, and its making looks at everyone. */
+static void log_chain(k2m_core *m)
+{
+    if (m->fleet.chain_logged_ns == m->now_ns) return;
+    m->fleet.chain_logged_ns = m->now_ns;
+    k2m_waits_log(m);
+}
+
+/* False: it is not due, its lease was renewed. */
+static bool tick_worker(k2m_core *m, k2m_worker *w)
 {
     char why[K2M_TEXT_MAX], name[K2_WIRE_NAME_MAX];
     const k2_config *c = m->c.config;
     if (w->state == K2M_DOWN && m->now_ns >= w->restart_at_ns) {
         launch(m, w);
     } else if (w->state == K2M_STARTING && m->now_ns - w->start_ns >= ms(c->master_start_timeout_ms)) {
-        k2m_waits_log(m);
+        log_chain(m);
         snprintf(why, sizeof why, "said nothing within %llu ms of its start", (unsigned long long)c->master_start_timeout_ms);
         k2m_worker_name(w, name);
         if (w->restarts_total == 0 && m->phase == K2M_PHASE_START)
             k2m_fail(m, K2_TIMEOUT, "%s %s (master.start_timeout_ms)", name, why);
         else
-            kill_worker(m, w, why);
+            k2m_kill_worker(m, w, why);
     } else if (w->state == K2M_UP && m->now_ns >= w->lease_ns) {
-        k2m_waits_log(m);
+        log_chain(m);
         snprintf(why, sizeof why, "said nothing for %llu ms (its lease)", (unsigned long long)c->master_lease_ms);
-        kill_worker(m, w, why);
+        k2m_kill_worker(m, w, why);
     } else if (w->state == K2M_UP && w->cmd_type != K2_MSG_NONE && m->now_ns >= w->cmd_deadline_ns) {
-        k2m_waits_log(m);
+        log_chain(m);
         snprintf(why, sizeof why, "owes the end of %s since %llu ms", k2_msg_name(w->cmd_type),
                  (unsigned long long)((m->now_ns - w->cmd_since_ns) / K2_NS_PER_MS));
-        kill_worker(m, w, why);
+        k2m_kill_worker(m, w, why);
+    } else {
+        return false;
     }
+    return true;
+}
+
+static bool tick_ending(k2m_core *m, k2m_worker *w)
+{
+    bool late = m->now_ns - m->phase_since_ns >= K2M_STOP_NS;
+    if (!late && !(w->state == K2M_UP && m->now_ns >= w->lease_ns)) return false;
+    log_chain(m);
+    k2m_kill_worker(m, w, "did not stop");
+    return true;
 }
 
 void k2m_fleet_tick(k2m_core *m)
 {
-    for (uint32_t i = 0; i < m->worker_count; i++) {
+    const k2_least *due = m->fleet.due;
+    while (m->fleet.budget > 0) {
+        uint32_t i = k2_least_first(due);
+        if (i == K2_PLACE_NONE || k2_least_major(due, i) > m->now_ns) return;
         k2m_worker *w = &m->workers[i];
-        if (m->phase < K2M_PHASE_STOP) {
-            tick_worker(m, w);
-        } else if (w->state == K2M_UP || w->state == K2M_STARTING) {
-            bool late = m->now_ns - m->phase_since_ns >= K2M_STOP_NS;
-            if (!late && !(w->state == K2M_UP && m->now_ns >= w->lease_ns)) continue;
-            k2m_waits_log(m);
-            kill_worker(m, w, "did not stop");
-        }
+        m->fleet.budget -= m->phase < K2M_PHASE_STOP ? tick_worker(m, w) : tick_ending(m, w);
+        k2m_touch(m, w); /* where nothing was done, it is due later than was known */
     }
+}
+
+void k2m_fleet_launch_all(k2m_core *m)
+{
+    for (uint32_t i = 0; i < m->worker_count; i++) {
+        m->workers[i].restart_at_ns = m->now_ns;
+        k2m_touch(m, &m->workers[i]);
+    }
+    k2m_fleet_tick(m);
 }
 
 bool k2m_trainers_up(const k2m_core *m)
 {
-    for (uint32_t i = 0; i < m->trainers; i++)
-        if (m->workers[i].state != K2M_UP) return false;
-    return true;
+    return m->fleet.up[K2M_TRAINER] == m->trainers;
 }
 
 bool k2m_trainers_idle(const k2m_core *m)
 {
-    for (uint32_t i = 0; i < m->trainers; i++)
-        if (m->workers[i].cmd_type != K2_MSG_NONE) return false;
-    return true;
+    return m->fleet.trainers_idle == m->trainers;
 }
 
 /* At the first start all must be there, so that a run does not begin in a fleet that cannot be; later the trainers suffice. */
 bool k2m_fleet_all_up(const k2m_core *m)
 {
-    if (!k2m_trainers_up(m) || !k2m_trainers_idle(m)) return false;
-    for (uint32_t i = 0; i < m->worker_count && !m->begun; i++)
-        if (m->workers[i].state != K2M_UP) return false;
-    return true;
+    const uint32_t *up = m->fleet.up;
+    return k2m_trainers_up(m) && k2m_trainers_idle(m) &&
+           (m->begun || up[K2M_TRAINER] + up[K2M_ROLLOUT] + up[K2M_PROXY] == m->worker_count);
 }
 
 /* ---- commands ---------------------------------------------------------------------------------------------------------- */
@@ -274,6 +290,7 @@ k2_msg *k2m_command(k2m_core *m, k2m_worker *w, k2_msg_type type)
     w->cmd_type = type;
     w->cmd_since_ns = m->now_ns;
     w->cmd_deadline_ns = m->now_ns + ms(m->c.config->master_step_timeout_ms);
+    k2m_touch(m, w);
     k2m_action *a = k2m_act(m, K2M_ACT_COMMAND);
     a->worker = number_of(m, w);
     a->incarnation = w->incarnation;
@@ -324,152 +341,6 @@ void k2m_barrier(k2m_core *m, k2_msg_type type)
     }
 }
 
-/* ---- weights to rollouts, table and gate to the proxy ----------------------------------------------------------------------
- */
-
-static bool holds_force(const k2m_core *m, const k2m_worker *w)
-{
-    return m->in_force && w->state == K2M_UP && k2_digest_equal(w->held, m->force_digest);
-}
-
-/* Whoever can be read from: rank 0, and rollouts that hold the version already. */
-static uint32_t find_sources(k2m_core *m, const k2m_worker *reader)
-{
-    uint32_t n = 0;
-    if (m->published && m->trainer_step == m->force_version) m->sources[n++] = m->trainer_locator;
-    for (uint32_t i = 0; i < m->rollouts && n < 8; i++) {
-        const k2m_worker *w = &m->workers[m->first_rollout + i];
-        if (w != reader && holds_force(m, w) && w->locator[0]) m->sources[n++] = w->locator;
-    }
-    return n;
-}
-
-/* In DISTRIBUTE nobody switches before all that live have the whole version; a late comer switches as soon as it has it. */
-static bool may_commit(const k2m_core *m)
-{
-    if (m->phase != K2M_PHASE_DISTRIBUTE) return true;
-    for (uint32_t i = 0; i < m->rollouts; i++) {
-        const k2m_worker *w = &m->workers[m->first_rollout + i];
-        if (w->state == K2M_UP && !k2_digest_equal(w->prepared, m->force_digest) && !holds_force(m, w)) return false;
-    }
-    return true;
-}
-
-static void deliver_to_rollout(k2m_core *m, k2m_worker *w)
-{
-    if (w->state != K2M_UP || w->cmd_type != K2_MSG_NONE || holds_force(m, w)) return;
-    if (!k2_digest_equal(w->prepared, m->force_digest)) {
-        uint32_t n = find_sources(m, w);
-        if (n == 0) return;
-        k2_msg *msg = k2m_command(m, w, K2_MSG_PREPARE);
-        msg->prepare.version = m->force_version;
-        msg->prepare.digest = m->force_digest;
-        msg->prepare.sources = (k2_wire_strs){.items = m->sources, .count = n};
-    } else if (may_commit(m)) {
-        k2_msg *msg = k2m_command(m, w, K2_MSG_COMMIT);
-        msg->commit.version = m->force_version;
-        msg->commit.digest = m->force_digest;
-    }
-}
-
-static bool any_holds(const k2m_core *m, bool all)
-{
-    uint32_t up = 0, hold = 0;
-    for (uint32_t i = 0; i < m->rollouts; i++) {
-        const k2m_worker *w = &m->workers[m->first_rollout + i];
-        up += w->state == K2M_UP;
-        hold += holds_force(m, w);
-    }
-    return hold > 0 && (!all || hold == up || K2_PLANTED(GATE_EARLY));
-}
-
-bool k2m_starved(const k2m_core *m)
-{
-    return m->has_proxy && m->in_force && !any_holds(m, false) && !(m->published && m->trainer_step == m->force_version);
-}
-
-static void send_table(k2m_core *m, k2m_worker *proxy)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < m->rollouts; i++) {
-        const k2m_worker *w = &m->workers[m->first_rollout + i];
-        if (w->state != K2M_UP || !w->endpoint[0]) continue;
-        m->engines[n++] = (k2_wire_engine){.id = m->first_rollout + i + 1,
-                                           .incarnation = w->incarnation,
-                                           .url = w->endpoint,
-                                           .digest = w->held,
-                                           .state = "up"};
-    }
-    k2m_command(m, proxy, K2_MSG_ENGINES)->engines.engines = (k2_wire_engines){.items = m->engines, .count = n};
-    proxy->table_sent = true;
-}
-
-void k2m_deliver(k2m_core *m)
-{
-    if (!m->has_proxy) return;
-    for (uint32_t i = 0; i < m->rollouts && m->in_force; i++) deliver_to_rollout(m, &m->workers[m->first_rollout + i]);
-    k2m_worker *proxy = &m->workers[m->proxy];
-    if (proxy->state != K2M_UP || proxy->cmd_type != K2_MSG_NONE) return;
-    if (!proxy->table_sent) {
-        send_table(m, proxy);
-    } else if (m->in_force && !k2_digest_equal(proxy->gate, m->force_digest) &&
-               any_holds(m, m->phase == K2M_PHASE_DISTRIBUTE)) {
-        k2_msg *msg = k2m_command(m, proxy, K2_MSG_GATE);
-        msg->gate.version = m->force_version;
-        msg->gate.digest = proxy->gate_asked = m->force_digest;
-    }
-}
-
-bool k2m_proxy_ready(const k2m_core *m)
-{
-    const k2m_worker *p = &m->workers[m->proxy];
-    return m->has_proxy && m->in_force && p->state == K2M_UP && k2_digest_equal(p->gate, m->force_digest);
-}
-
-/* The version in force is in use by everyone who lives, and the gate stands at it. */
-bool k2m_delivered(const k2m_core *m)
-{
-    if (!m->has_proxy) return true;
-    const k2m_worker *p = &m->workers[m->proxy];
-    return k2m_proxy_ready(m) && any_holds(m, true) && p->table_sent && p->cmd_type == K2_MSG_NONE;
-}
-
-void k2m_rollout_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *msg)
-{
-    const k2_msg_done *d = &msg->done;
-    char name[K2_WIRE_NAME_MAX], why[K2M_TEXT_MAX];
-    k2m_worker_name(w, name);
-    if (d->code != K2_OK) {
-        w->prepared = (k2_digest){0, 0};
-        k2m_log(m, K2_LOG_WARN, "%s: %s failed: %.200s", name, k2_msg_name(type), d->text);
-        snprintf(why, sizeof why, "could not take weights: %.200s", d->text);
-        if (++w->prepare_fails >= 3)
-            kill_worker(m, w, why); /* its sources were fresh each time: a new process is the next remedy */
-        return;
-    }
-    if (type == K2_MSG_PREPARE) {
-        w->prepared = d->digest;
-        if (d->locators.count >= 1) snprintf(w->locator, sizeof w->locator, "%s", d->locators.items[0]);
-    } else if (type == K2_MSG_COMMIT) {
-        w->prepare_fails = 0;
-        w->held = w->prepared;
-        w->held_version = m->force_version;
-        m->workers[m->proxy].table_sent = false;
-    }
-}
-
-void k2m_proxy_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *msg)
-{
-    const k2_msg_done *d = &msg->done;
-    char why[K2M_TEXT_MAX];
-    if (d->code != K2_OK) {
-        snprintf(why, sizeof why, "refused %s: %.200s", k2_msg_name(type), d->text);
-        kill_worker(m, w, why);
-        return;
-    }
-    if (type == K2_MSG_GATE) w->gate = w->gate_asked; /* another version may be in force since */
-}
-
 /* ---- the end ---------------------------------------------------------------------------------------------------------------
  */
 
@@ -479,6 +350,23 @@ void k2m_stop_all(k2m_core *m)
     for (uint32_t i = 0; i < m->worker_count; i++) {
         k2m_worker *w = &m->workers[i];
         if (w->state == K2M_DOWN) w->state = K2M_ENDED;
+        k2_set_put(m->fleet.to_stop, i, w->state == K2M_UP && !w->stop_sent);
+        k2m_touch(m, w); /* it is due for its end now */
+    }
+}
+
+void k2m_kill_all(k2m_core *m)
+{
+    for (uint32_t i = 0; i < m->worker_count; i++)
+        k2_set_put(m->fleet.to_kill, i, m->workers[i].state == K2M_STARTING || m->workers[i].state == K2M_UP);
+}
+
+static void stop_some(k2m_core *m)
+{
+    uint32_t i = 0;
+    for (; m->fleet.budget > 0 && (i = k2_set_next(m->fleet.to_stop, i)) != K2_PLACE_NONE; m->fleet.budget--) {
+        k2m_worker *w = &m->workers[i];
+        k2_set_put(m->fleet.to_stop, i, false);
         if (w->state != K2M_UP || w->stop_sent) continue;
         w->cmd_type = K2_MSG_NONE; /* whatever it is at, STOP comes behind it */
         w->barrier = false;
@@ -487,9 +375,24 @@ void k2m_stop_all(k2m_core *m)
     }
 }
 
+static void kill_some(k2m_core *m)
+{
+    uint32_t i = 0;
+    for (; m->fleet.budget > 0 && (i = k2_set_next(m->fleet.to_kill, i)) != K2_PLACE_NONE; m->fleet.budget--) {
+        k2_set_put(m->fleet.to_kill, i, false);
+        k2m_action *a = k2m_act(m, K2M_ACT_KILL);
+        a->worker = i;
+        a->incarnation = m->workers[i].incarnation;
+    }
+}
+
+void k2m_fleet_settle(k2m_core *m)
+{
+    kill_some(m);
+    stop_some(m);
+}
+
 bool k2m_all_ended(const k2m_core *m)
 {
-    for (uint32_t i = 0; i < m->worker_count; i++)
-        if (m->workers[i].state != K2M_ENDED) return false;
-    return true;
+    return m->fleet.ended == m->worker_count;
 }

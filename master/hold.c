@@ -18,7 +18,6 @@ void k2m_hold_put(k2m_hold *h, const k2m_action *a, uint64_t needs, void *call)
     }
     k2m_held *x = &h->list[h->count++];
     *x = (k2m_held){.needs = needs, .action = *a, .call = call};
-    x->action.msg = (k2_msg){0};
     if (a->type == K2M_ACT_COMMAND) k2_msg_copy(&x->action.msg, &a->msg);
 }
 
@@ -30,9 +29,14 @@ bool k2m_hold_take(k2m_hold *h, uint64_t durable, k2m_held *out)
     return true;
 }
 
+void k2m_held_free(k2m_held *held)
+{
+    if (held->action.type == K2M_ACT_COMMAND) k2_msg_free(&held->action.msg);
+}
+
 void k2m_hold_fini(k2m_hold *h)
 {
-    for (size_t i = h->first; i < h->count; i++) k2_msg_free(&h->list[i].action.msg);
+    for (size_t i = h->first; i < h->count; i++) k2m_held_free(&h->list[i]);
     k2_free(h->list);
     *h = (k2m_hold){0};
 }

@@ -68,7 +68,7 @@ static void release(k2m_io *io)
     k2m_held h;
     while (!io->ended && k2m_hold_take(&io->hold, k2_journal_durable_seq(io->journal), &h)) {
         perform(io, &h);
-        k2_msg_free(&h.action.msg);
+        k2m_held_free(&h);
     }
     io->releasing = false;
 }
@@ -229,7 +229,7 @@ static k2_code open_parts(k2m_io *io, k2_error *err)
     io->config_json = k2_config_json(c);
     io->slots = k2_alloc_array(io->core->worker_count, sizeof *io->slots);
     io->eval = k2_alloc_array(K2M_EVAL_MAX, sizeof *io->eval);
-    io->server = k2_net_listen(io->loop, url, k2m_workers_request, io, err);
+    io->server = k2_net_listen(io->loop, url, io->core->worker_count, k2m_workers_request, io, err);
     if (!io->server) return err->code;
     io->launch = k2_launch_open(io->loop, "local", io->log, err);
     if (!io->launch) return err->code;

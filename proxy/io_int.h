@@ -32,7 +32,7 @@ typedef struct k2i_px_io k2i_px_io;
 typedef struct k2i_px_job k2i_px_job;
 
 typedef struct k2i_px_io_config {
-    uint32_t queue_max, retries;
+    uint32_t engines_max, queue_max, retries;
     uint64_t health_ms, connect_ms, stall_ms, wait_ms;
 } k2i_px_io_config;
 

@@ -152,9 +152,11 @@ static void on_signal(void *arg, int signum)
 /* ---- configuration ---------------------------------------------------------------------------------------------------------
  */
 
-static k2i_px_io_config io_config(const k2_config *c)
+/* Twice as many slots as engines: one that has died keeps its own until the probe that is out has been given up. */
+static k2i_px_io_config io_config(const k2_config *c, uint64_t engines)
 {
-    return (k2i_px_io_config){.queue_max = (uint32_t)c->proxy_queue_max,
+    return (k2i_px_io_config){.engines_max = (uint32_t)engines * 2 + 16,
+                              .queue_max = (uint32_t)c->proxy_queue_max,
                               .retries = (uint32_t)c->proxy_retries,
                               .health_ms = c->proxy_health_ms,
                               .connect_ms = c->proxy_connect_ms,
@@ -165,24 +167,29 @@ static k2i_px_io_config io_config(const k2_config *c)
 /* ---- the master's commands -------------------------------------------------------------------------------------------------
  */
 
-static void set_engines(proxy *p, const k2_wire_engines *list)
+static void set_engines(proxy *p, const k2_msg_engines *page, k2_msg_done *done)
 {
-    k2i_px_entry *entries = k2_alloc_array(list->count, sizeof *entries);
-    size_t n = 0;
-    for (uint32_t i = 0; i < list->count; i++) {
-        const k2_wire_engine *e = &list->items[i];
-        if (strcmp(e->state, "gone") == 0) continue;
-        entries[n++] = (k2i_px_entry){.id = e->id,
-                                      .incarnation = e->incarnation,
-                                      .url = e->url,
-                                      .digest = e->digest,
-                                      .ready = true,
-                                      .drain = strcmp(e->state, "up") != 0};
+    k2i_px_entry entries[K2_WIRE_ENGINES_MAX];
+    k2i_px_stats before, after;
+    for (uint32_t i = 0; i < page->engines.count; i++) {
+        const k2_wire_engine *e = &page->engines.items[i];
+        entries[i] = (k2i_px_entry){.id = e->id,
+                                    .incarnation = e->incarnation,
+                                    .url = e->url,
+                                    .digest = e->digest,
+                                    .ready = true,
+                                    .gone = strcmp(e->state, "gone") == 0,
+                                    .drain = strcmp(e->state, "up") != 0};
     }
-    k2i_px_event ev = {.kind = K2I_PX_ENGINES, .engines = {entries, n}};
+    k2i_px_event ev = {.kind = K2I_PX_ENGINES, .engines = {entries, page->engines.count, .page = !page->anew}};
+    k2i_px_stats_get(p->io->core, &before);
     k2i_px_io_step(p->io, &ev);
-    k2_free(entries);
-    K2_LOG_INFO(p->log, "engines count=%zu", n);
+    k2i_px_stats_get(p->io->core, &after);
+    if (after.engines_dropped != before.engines_dropped) { /* a page does not come again: better to begin anew */
+        done->code = K2_FULL;
+        done->text = "there are more engines than slots";
+    }
+    K2_LOG_INFO(p->log, "engines told=%u known=%u", page->engines.count, after.engines);
 }
 
 static void on_command(void *arg, const k2_msg *msg)
@@ -190,7 +197,7 @@ static void on_command(void *arg, const k2_msg *msg)
     proxy *p = arg;
     k2_msg done = {.type = K2_MSG_DONE, .cmd = msg->cmd};
     if (msg->type == K2_MSG_ENGINES) {
-        set_engines(p, &msg->engines.engines);
+        set_engines(p, &msg->engines, &done.done);
     } else if (msg->type == K2_MSG_GATE) {
         k2i_px_event ev = {.kind = K2I_PX_GATE, .gate = {msg->gate.version, msg->gate.digest}};
         k2i_px_io_step(p->io, &ev);
@@ -263,7 +270,7 @@ static void on_welcome(void *arg, const k2_msg *msg)
         return;
     }
     if (own) log_address(p, host, port);
-    k2i_px_io_config config = io_config(c);
+    k2i_px_io_config config = io_config(c, c->rollout_workers);
     k2i_px_io_configure(p->io, &config);
     tell_status(p);
     k2_log_level level;
@@ -311,7 +318,7 @@ static void stand_alone(proxy *p, const char *host, uint16_t port)
         if (urls[i][n - 1] == '/') urls[i][n - 1] = 0;
         entries[i] = (k2i_px_entry){.id = i, .url = urls[i]};
     }
-    k2i_px_io_config config = io_config(&p->o->config);
+    k2i_px_io_config config = io_config(&p->o->config, p->o->engine_count);
     k2i_px_io_configure(p->io, &config);
     k2i_px_event ev = {.kind = K2I_PX_ENGINES, .engines = {entries, p->o->engine_count}};
     k2i_px_io_step(p->io, &ev);

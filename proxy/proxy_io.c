@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ENGINES_MAX     1024u /* engines behind one proxy: above what one process can feed */
 #define HEALTH_BODY_MAX 4096u
 #define HEALTH_WAIT_MS  2000u /* an engine's HTTP side answers /health between two tokens; more is no health */
 #define ENGINE_BUSY_MS  50u   /* an engine that answered 429 is asked again after this long */
@@ -121,12 +120,14 @@ void k2i_px_io_configure(k2i_px_io *io, const k2i_px_io_config *config)
     K2_ASSERT(!io->ready && io->job_count == 0);
     io->ready = true;
     io->config = *config;
-    io->core = k2i_px_new(&(k2i_px_config){.engines_max = ENGINES_MAX,
+    io->core = k2i_px_new(&(k2i_px_config){.engines_max = config->engines_max,
                                            .requests_max = config->queue_max,
                                            .retries = config->retries,
                                            .wait_ns = config->wait_ms * K2_NS_PER_MS,
                                            .health_ns = config->health_ms * K2_NS_PER_MS,
                                            .busy_ns = ENGINE_BUSY_MS * K2_NS_PER_MS});
+    io->probes = k2_alloc_array(config->engines_max, sizeof *io->probes);
+    for (uint32_t i = 0; i < config->engines_max; i++) io->probes[i] = (k2i_px_probe){.io = io, .slot = i};
     io->tick = k2_timer_start(io->loop, K2I_PX_TICK_NS, K2I_PX_TICK_NS, on_tick, io);
 }
 
@@ -136,8 +137,6 @@ k2i_px_io *k2i_px_io_new(k2_loop *loop, k2_log *log)
     io->loop = loop;
     io->log = log;
     io->client = k2_http_client_new(loop, &(k2_http_client_config){.idle_per_host_max = 1024, .conns_per_host_max = 65536});
-    io->probes = k2_alloc_array(ENGINES_MAX, sizeof *io->probes);
-    for (uint32_t i = 0; i < ENGINES_MAX; i++) io->probes[i] = (k2i_px_probe){.io = io, .slot = i};
     k2_buf_init(&io->body, K2I_PX_ANSWER_MAX * 2);
     k2_buf_init(&io->event, K2I_PX_ANSWER_MAX * 2);
     k2_openai_parsed_init(&io->parsed);

@@ -19,7 +19,7 @@
 
 #include "common/base/base.h"
 
-#define K2_INBOX_MAX      16384u   /* functions posted to one loop and not yet run: every peer a poll and a report, twice */
+#define K2_INBOX_MAX      65536u   /* functions posted to one loop and not yet run: every peer a poll and a report, twice */
 #define K2_WORK_MAX       4096u    /* works handed to the pool and not yet done, per loop */
 #define K2_CONNS_MAX      131072u  /* conns of one loop: 100,000 clients and their engines; beyond it accept closes at once */
 #define K2_CONN_QUEUE_MAX 1048576u /* bytes waiting in one conn's write queue, unless k2_conn_queue_max says otherwise */

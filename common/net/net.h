@@ -5,7 +5,7 @@
  * worker's whole life: HELLO, POLL, DONE, and its end when the master is gone.
  *
  * A request that is lost or whose reply is lost is sent again by itself; the server remembers its last replies and repeats the
- * one it gave, so that a request takes effect once. (Memory of replies is bounded: K2_NET_REPLIES_MAX, K2_NET_REPLY_BYTES_MAX.
+ * one it gave, so that a request takes effect once. (Memory of replies is bounded: K2_NET_REPLIES, K2_NET_REPLY_BYTES_MAX.
  * After an overflow, or in a new server process, a repeated request is delivered as a new one; incarnations and command ids
  * must make that harmless.)
  *
@@ -23,28 +23,27 @@
 #include "common/loop/loop.h"
 #include "common/wire/wire.h"
 
-#define K2_NET_CALLS_MAX       8448u     /* requests waiting for a reply: a POLL and a DONE of every peer, and 256 HELLOs */
-#define K2_NET_REPLIES_MAX     16384u    /* replies remembered */
+#define K2_NET_CALLS(peers)    (2u * (peers) + 256u) /* requests waiting for a reply: a POLL and a DONE of every peer, 256 HELLOs */
+#define K2_NET_REPLIES(peers)  (4u * (peers) + 256u) /* replies remembered */
 #define K2_NET_REPLY_BYTES_MAX 67108864u /* bytes of them */
 #define K2_NET_REQUESTS_MAX    64u       /* requests under way in one client */
 #define K2_NET_URL_MAX         256u
 #define K2_NET_TOKEN_BYTES     33u       /* 32 hex digits and the terminator */
-_Static_assert(K2_NET_CALLS_MAX >= 2 * K2_PEERS_MAX, "every peer may have one POLL and one DONE waiting");
-_Static_assert(K2_INBOX_MAX >= K2_NET_CALLS_MAX, "all waiting requests may arrive in one turn of the loop");
+_Static_assert(K2_INBOX_MAX >= K2_NET_CALLS(K2_PEERS_MAX), "all waiting requests may arrive in one turn of the loop");
 
 /* ---- server ------------------------------------------------------------------------------------------------------ */
 
 typedef struct k2_net_server k2_net_server;
 typedef struct k2_net_call k2_net_call;
 
-/* k2_net_listen - take requests.
+/* k2_net_listen - take requests of so many peers (up to K2_PEERS_MAX).
  *
- * memory   msg is on_request's for the duration of the call (k2_msg_copy what is to stay)
- * keeps    what does not decode is answered with REFUSED and never delivered; so is what passes K2_NET_CALLS_MAX. A request
+ * memory   about 300 bytes a peer in tables; what waits for a reply, and the replies remembered, come on top. msg is on_request's for the duration of the call (k2_msg_copy what is to stay)
+ * keeps    what does not decode is answered with REFUSED and never delivered; so is what passes K2_NET_CALLS(peers). A request
  *          that comes again while it waits for its reply counts once, however often it comes and however full it is
  * errors   BUSY when the address is in use; BAD_INPUT for a URL that is none of ours; IO
  */
-k2_net_server *k2_net_listen(k2_loop *loop, const char *url,
+k2_net_server *k2_net_listen(k2_loop *loop, const char *url, uint32_t peers,
                              void (*on_request)(void *arg, k2_net_call *call, const k2_msg *msg), void *arg, k2_error *err);
 /* Answer a call, exactly once; the call is gone then. seq is filled in; so are worker, incarnation and cmd where they are 0. */
 void k2_net_reply(k2_net_call *call, const k2_msg *reply);

@@ -17,9 +17,6 @@
 #include <unistd.h>
 
 #define IDLE_SLOTS 8u /* receiving at any time, so that a burst is not answered one by one */
-#define SLOTS_MAX  (K2_NET_CALLS_MAX + IDLE_SLOTS)
-#define BUCKETS    16384u /* of the hash over the calls: a power of two, so that a chain has half a call */
-_Static_assert(BUCKETS >= K2_NET_CALLS_MAX && (BUCKETS & (BUCKETS - 1)) == 0, "short chains, and a mask");
 
 typedef struct slot {
     k2_net_server *server;
@@ -43,10 +40,10 @@ struct k2_net_server {
     char url[K2_NET_URL_MAX];
     void (*on_request)(void *arg, k2_net_call *call, const k2_msg *msg);
     void *arg;
-    slot **slots;
+    slot **slots; /* [calls_max + IDLE_SLOTS] */
     uint32_t slots_n, idle;
-    k2_net_call **calls; /* [BUCKETS], by key */
-    uint32_t calls_n;
+    k2_net_call **calls; /* [mask + 1], by key */
+    uint32_t calls_n, calls_max, mask;
     k2i_replies *replies;
     k2_buf buf; /* of the reply in hand */
 };
@@ -126,7 +123,7 @@ static void server_leave(k2_net_server *server)
 
 static k2_net_call **bucket(const k2_net_server *server, k2i_key key)
 {
-    return &server->calls[k2i_key_hash(key) & (BUCKETS - 1)];
+    return &server->calls[k2i_key_hash(key) & server->mask];
 }
 
 static void call_link(k2_net_server *server, k2_net_call *call)
@@ -198,9 +195,9 @@ static void request_deliver(slot *s, const k2_msg *msg)
         return;
     }
     /* A failure to open one more shows when none is left. */
-    if (server->idle < IDLE_SLOTS && server->slots_n < SLOTS_MAX) slot_open(server);
+    if (server->idle < IDLE_SLOTS && server->slots_n < server->calls_max + IDLE_SLOTS) slot_open(server);
     /* The last slots are never held: they say that there are too many, and let those that wait ask again. */
-    if (server->idle == 0 || server->calls_n == K2_NET_CALLS_MAX) {
+    if (server->idle == 0 || server->calls_n == server->calls_max) {
         slot_refuse(s, msg, K2_FULL, "too many requests wait for a reply");
         return;
     }
@@ -270,10 +267,10 @@ static int listen_on(k2_net_server *server, const char *url)
     return rc;
 }
 
-k2_net_server *k2_net_listen(k2_loop *loop, const char *url,
+k2_net_server *k2_net_listen(k2_loop *loop, const char *url, uint32_t peers,
                              void (*on_request)(void *arg, k2_net_call *call, const k2_msg *msg), void *arg, k2_error *err)
 {
-    K2_ASSERT(on_request);
+    K2_ASSERT(on_request && peers <= K2_PEERS_MAX);
     if (k2i_net_url_check(url, err) != K2_OK) return NULL;
     nng_socket socket;
     int rc = nng_rep0_open(&socket);
@@ -284,9 +281,11 @@ k2_net_server *k2_net_listen(k2_loop *loop, const char *url,
     k2_net_server *server = k2_alloc(sizeof *server);
     *server = (k2_net_server){.socket = socket, .on_request = on_request, .arg = arg};
     k2i_bridge_init(&server->bridge, loop);
-    server->slots = k2_alloc_array(SLOTS_MAX, sizeof *server->slots);
-    server->calls = k2_alloc_array(BUCKETS, sizeof *server->calls);
-    server->replies = k2i_replies_new(K2_NET_REPLIES_MAX, K2_NET_REPLY_BYTES_MAX);
+    server->calls_max = K2_NET_CALLS(peers);
+    while (server->mask < server->calls_max) server->mask = server->mask * 2 + 1; /* so that a chain has half a call */
+    server->slots = k2_alloc_array(server->calls_max + IDLE_SLOTS, sizeof *server->slots);
+    server->calls = k2_alloc_array(server->mask + 1u, sizeof *server->calls);
+    server->replies = k2i_replies_new(K2_NET_REPLIES(peers), K2_NET_REPLY_BYTES_MAX);
     k2_buf_init(&server->buf, K2_WIRE_BYTES_MAX);
     nng_socket_set_size(socket, NNG_OPT_RECVMAXSZ, K2_WIRE_BYTES_MAX);
     rc = listen_on(server, url);
@@ -315,7 +314,7 @@ void k2_net_server_close(k2_net_server *server)
 {
     if (!server) return;
     k2i_bridge_close(&server->bridge);
-    for (uint32_t i = 0; i < BUCKETS; i++)
+    for (uint32_t i = 0; i <= server->mask; i++)
         while (server->calls[i]) {
             k2_net_call *call = server->calls[i];
             call_unlink(call);

@@ -14,7 +14,7 @@
 
 #include "common/base/base.h"
 
-#define K2_PEERS_MAX         4096u      /* processes one master admits: 496 ranks and room to grow */
+#define K2_PEERS_MAX         16384u     /* processes one master admits: 496 ranks, 10,000 engines, and room to grow */
 #define K2_WIRE_BYTES_MAX    4194304u   /* bytes of one encoded message: the config text, or 4096 locators of 1 KiB */
 #define K2_WIRE_VALUES_MAX   65536u     /* msgpack values in one message: bounds what a decode reserves to about 8 MiB */
 #define K2_WIRE_NAME_MAX     64u        /* bytes of a role, phase, state, metric name */
@@ -23,6 +23,7 @@
 #define K2_WIRE_CONFIG_MAX   1048576u   /* bytes of the resolved config, as JSON text */
 #define K2_WIRE_METRICS_MAX  4096u
 #define K2_WIRE_WAITS_MAX    64u        /* lines of a wait-for chain: what a person can read */
+#define K2_WIRE_ENGINES_MAX  512u       /* lines of one page of the proxy's table: what it takes in without delaying requests */
 #define K2_WIRE_GAUGES_MAX   64u        /* in a POLL: they come three times a lease from everyone */
 
 typedef struct k2_wire_metric {
@@ -179,8 +180,11 @@ typedef struct k2_wire_engines {
 #define K2_WIRE_FIELDS_commit(F) \
     F(U64, version, 0)           \
     F(DIGEST, digest, 0)
-/* to proxies: the whole table of engines; the digest that training requests need */
-#define K2_WIRE_FIELDS_engines(F) F(ENGINES, engines, K2_PEERS_MAX)
+/* to proxies: a page of the table of engines, lines that are new or have changed (anew = 1: all that it knew before is forgotten
+ * first); the digest that training requests need */
+#define K2_WIRE_FIELDS_engines(F)            \
+    F(ENGINES, engines, K2_WIRE_ENGINES_MAX) \
+    F(U64, anew, 0)
 #define K2_WIRE_FIELDS_gate(F) \
     F(U64, version, 0)         \
     F(DIGEST, digest, 0)

@@ -161,7 +161,7 @@ static void release(sim *s)
     k2m_held h;
     while (k2m_hold_take(&s->hold, s->durable, &h)) {
         carry_out(s, &h.action);
-        k2_msg_free(&h.action.msg);
+        k2m_held_free(&h);
     }
 }
 
@@ -170,6 +170,7 @@ void sim_master_event(sim *s, k2m_event *ev)
     if (s->ended) return;
     ev->now_ns = s->now_ns;
     const k2m_outbox *out = k2m_core_step(s->core, ev);
+    k2m_fleet_check(s->core);
     for (uint32_t i = 0; i < out->count; i++) k2m_hold_put(&s->hold, &out->list[i], written(s), NULL);
     commit_later(s);
     release(s);

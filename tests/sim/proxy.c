@@ -146,10 +146,15 @@ void sim_proxy_command(sim *s, sim_proc *p, const k2_msg *m)
         k2i_px_entry entries[SIM_PROCS];
         for (uint32_t i = 0; i < m->engines.engines.count; i++) {
             const k2_wire_engine *e = &m->engines.engines.items[i];
-            entries[i] =
-                (k2i_px_entry){.id = e->id, .incarnation = e->incarnation, .url = e->url, .digest = e->digest, .ready = false};
+            entries[i] = (k2i_px_entry){.id = e->id,
+                                        .incarnation = e->incarnation,
+                                        .url = e->url,
+                                        .digest = e->digest,
+                                        .gone = strcmp(e->state, "gone") == 0};
         }
-        step(s, p, &(k2i_px_event){.kind = K2I_PX_ENGINES, .engines = {entries, m->engines.engines.count}}, NULL);
+        step(s, p,
+             &(k2i_px_event){.kind = K2I_PX_ENGINES, .engines = {entries, m->engines.engines.count, .page = !m->engines.anew}},
+             NULL);
     } else if (m->type == K2_MSG_GATE) {
         if (m->gate.version < s->gate_max)
             sim_break(s, "the gate goes back from version %llu to %llu", (unsigned long long)s->gate_max,

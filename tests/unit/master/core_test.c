@@ -338,7 +338,6 @@ static void the_gate_stands_where_it_was_told(void **state)
     while (s.core->iteration < 1 || s.core->phase != K2M_PHASE_GENERATE) assert_false(sim_run(&s, 1));
     k2m_worker *p = &s.core->workers[s.core->proxy];
     p->gate = (k2_digest){0, 0};
-    p->table_sent = true;
     (void)k2m_core_step(s.core, &(k2m_event){.type = K2M_EV_ALIVE, .worker = s.core->proxy, .now_ns = s.now_ns});
     assert_int_equal(p->cmd_type, K2_MSG_GATE);
     k2_digest told = s.core->force_digest;

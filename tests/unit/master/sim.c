@@ -236,6 +236,7 @@ void sim_event(sim *s, k2m_event *ev)
     ev->now_ns = s->now_ns;
     s->durable = s->records;
     const k2m_outbox *out = k2m_core_step(s->core, ev);
+    k2m_fleet_check(s->core);
     if (s->masters > 0 && ev->type != K2M_EV_BEGIN && chance(s, s->faults.kill_master)) {
         kill_master(s, draw(s, 2) == 0);
         return;

@@ -17,6 +17,8 @@
 
 #define GUARD_NS    (100 * K2_NS_PER_S)
 #define DEADLINE_NS (100 * K2_NS_PER_S)
+#define PEERS       128u
+#define CALLS_MAX   K2_NET_CALLS(PEERS)
 
 typedef struct bench {
     k2_loop *loop;
@@ -25,7 +27,7 @@ typedef struct bench {
     k2_net_server *server;
     k2_net_client *client;
     bool hold; /* keep calls instead of answering them at once */
-    k2_net_call *held[K2_NET_CALLS_MAX];
+    k2_net_call *held[CALLS_MAX];
     size_t held_n, requests, replies, refusals, failures;
     k2_code last_code;
     k2_msg last;
@@ -105,7 +107,7 @@ static int teardown(void **state)
 static void listen_and_dial(bench *b)
 {
     k2_error err = {0};
-    b->server = k2_net_listen(b->loop, b->url, on_request, b, &err);
+    b->server = k2_net_listen(b->loop, b->url, PEERS, on_request, b, &err);
     if (!b->server) fail_msg("%s", err.text);
     b->client = k2_net_dial(b->loop, k2_net_server_url(b->server), &err);
     assert_non_null(b->client);
@@ -150,10 +152,10 @@ static void over_tcp(void **state)
     there_and_back(b);
     assert_string_not_equal(k2_net_server_url(b->server), b->url);
     k2_error err;
-    assert_null(k2_net_listen(b->loop, k2_net_server_url(b->server), on_request, b, &err));
+    assert_null(k2_net_listen(b->loop, k2_net_server_url(b->server), PEERS, on_request, b, &err));
     assert_int_equal(err.code, K2_BUSY);
     assert_non_null(strstr(err.text, "is in use by another process"));
-    assert_null(k2_net_listen(b->loop, "tcp://nonsense", on_request, b, &err));
+    assert_null(k2_net_listen(b->loop, "tcp://nonsense", PEERS, on_request, b, &err));
     assert_int_equal(err.code, K2_BAD_INPUT);
 }
 
@@ -310,7 +312,7 @@ static void deadlines_hold_without_a_server_and_with_a_silent_one(void **state)
     until(b, &b->failures, 1);
     assert_int_equal(b->last_code, K2_TIMEOUT);
     b->hold = true;
-    b->server = k2_net_listen(b->loop, b->url, on_request, b, &err);
+    b->server = k2_net_listen(b->loop, b->url, PEERS, on_request, b, &err);
     assert_non_null(b->server);
     assert_int_equal(ask(b, 1), K2_OK); /* waits for the connection; what timed out is not sent any more */
     until(b, &b->held_n, 1);
@@ -334,7 +336,7 @@ static void a_request_outlives_its_server(void **state)
     k2_net_server_close(b->server); /* as if it crashed with the call in hand */
     k2_error err;
     b->hold = false;
-    b->server = k2_net_listen(b->loop, b->url, on_request, b, &err);
+    b->server = k2_net_listen(b->loop, b->url, PEERS, on_request, b, &err);
     assert_non_null(b->server);
     until(b, &b->replies, 1);
     assert_int_equal(b->requests, 2);
@@ -364,14 +366,14 @@ static void too_many_requests_are_refused(void **state)
     raw again = raw_send(b, bytes.data, bytes.len);
     k2_buf_fini(&bytes);
     until(b, &b->held_n, 1);
-    enum { CLIENTS = K2_NET_CALLS_MAX / K2_NET_REQUESTS_MAX };
+    enum { CLIENTS = CALLS_MAX / K2_NET_REQUESTS_MAX };
     k2_net_client *clients[CLIENTS], *own = b->client;
     k2_error err;
-    for (size_t i = 0, left = K2_NET_CALLS_MAX - 1; i < CLIENTS; i++) {
+    for (size_t i = 0, left = CALLS_MAX - 1; i < CLIENTS; i++) {
         clients[i] = b->client = k2_net_dial(b->loop, k2_net_server_url(b->server), &err);
         for (uint64_t k = 0; k < K2_NET_REQUESTS_MAX && left > 0; k++, left--) assert_int_equal(ask(b, k), K2_OK);
     }
-    until(b, &b->held_n, K2_NET_CALLS_MAX);
+    until(b, &b->held_n, CALLS_MAX);
     b->client = own;
     for (size_t i = 1; i <= 10; i++) {
         assert_int_equal(ask(b, 1), K2_OK);

@@ -152,7 +152,7 @@ static int setup(void **state)
     assert_non_null(mkdtemp(b->dir));
     k2_error err;
     assert_int_equal(k2_net_url_for_dir(b->dir, b->url, &err), K2_OK);
-    b->server = k2_net_listen(b->loop, b->url, on_request, b, &err);
+    b->server = k2_net_listen(b->loop, b->url, 8, on_request, b, &err);
     assert_non_null(b->server);
     *state = b;
     return 0;

@@ -41,8 +41,13 @@ static const k2_digest A = {0xaaaa, 0xbbbb};
 static void start(const k2i_px_io_config *config)
 {
     /* Long deadlines: on a busy machine a sound engine must not be taken for a stalled one. */
-    static const k2i_px_io_config usual = {
-        .queue_max = 100, .retries = 5, .health_ms = 20, .connect_ms = 5000, .stall_ms = 10000, .wait_ms = 20000};
+    static const k2i_px_io_config usual = {.engines_max = 64,
+                                           .queue_max = 100,
+                                           .retries = 5,
+                                           .health_ms = 20,
+                                           .connect_ms = 5000,
+                                           .stall_ms = 10000,
+                                           .wait_ms = 20000};
     k2_error err;
     uint16_t port;
     memset(stubs, 0, sizeof stubs);
@@ -357,8 +362,13 @@ static void other_faults(void **state)
 {
     (void)state;
     answer r;
-    start(&(k2i_px_io_config){
-        .queue_max = 100, .retries = 5, .health_ms = 20, .connect_ms = 500, .stall_ms = 60, .wait_ms = 2000});
+    start(&(k2i_px_io_config){.engines_max = 64,
+                              .queue_max = 100,
+                              .retries = 5,
+                              .health_ms = 20,
+                              .connect_ms = 500,
+                              .stall_ms = 60,
+                              .wait_ms = 2000});
     engines(1); /* one engine: what fails is asked again when it is healthy */
     for (int fault = 0; fault < 6; fault++)
         for (int stream = 0; stream < 2; stream++) {
@@ -474,8 +484,8 @@ static void refusals(void **state)
 {
     (void)state;
     answer r;
-    start(
-        &(k2i_px_io_config){.queue_max = 2, .retries = 1, .health_ms = 20, .connect_ms = 200, .stall_ms = 100, .wait_ms = 150});
+    start(&(k2i_px_io_config){
+        .engines_max = 64, .queue_max = 2, .retries = 1, .health_ms = 20, .connect_ms = 200, .stall_ms = 100, .wait_ms = 150});
     ask(&r, "{\"prompt\":1}");
     finish(&r);
     assert_int_equal(r.status, 400);

@@ -263,7 +263,7 @@ static void enlist(char url[K2_NET_URL_MAX])
     hellos = done_cmd = 0;
     held = NULL;
     snprintf(url, K2_NET_URL_MAX, "ipc://%s/m.sock", dir);
-    master = k2_net_listen(loop, url, on_request, NULL, &err);
+    master = k2_net_listen(loop, url, 8, on_request, NULL, &err);
     assert_non_null(master);
 }
 
@@ -282,7 +282,7 @@ static void worker_of_a_master(void **state)
     assert_int_equal(strncmp(endpoint, "http://127.0.0.1:", 17), 0);
 
     k2_wire_engine e = {.id = 1, .incarnation = 1, .url = engine.url, .digest = engine.digest, .state = "up"};
-    command((k2_msg){.type = K2_MSG_ENGINES, .engines = {{&e, 1}}}, 1);
+    command((k2_msg){.type = K2_MSG_ENGINES, .engines = {{&e, 1}, .anew = 1}}, 1);
     ask(endpoint, "/v1/completions", "{\"prompt\":[1],\"max_tokens\":3,\"k2\":{\"train\":true}}");
     assert_int_equal(engine.requests, 0); /* the gate is shut */
     command((k2_msg){.type = K2_MSG_GATE, .gate = {7, engine.digest}}, 2);

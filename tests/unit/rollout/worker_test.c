@@ -107,7 +107,7 @@ static void master_open(master *m)
     }
     k2_error err;
     m->loop = k2_loop_new();
-    m->net = k2_net_listen(m->loop, m->url, on_request, m, &err);
+    m->net = k2_net_listen(m->loop, m->url, 8, on_request, m, &err);
     assert_non_null(m->net);
     m->http = k2_http_client_new(m->loop, NULL);
     assert_int_equal(k2_xfer_open(&(k2_xfer_config){.transport = "shm"}, &m->xfer, &err), K2_OK);

@@ -102,7 +102,7 @@ static int play(script *s, const k2_config *config, const char *dir)
     k2_error err;
     s->loop = k2_loop_new();
     s->config = k2_config_json(config);
-    k2_net_server *server = k2_net_listen(s->loop, url, on_request, s, &err);
+    k2_net_server *server = k2_net_listen(s->loop, url, 8, on_request, s, &err);
     assert_non_null(server);
     k2_loop_run(s->loop);
     if (s->then_silent) k2_net_server_close(server);

@@ -307,7 +307,7 @@ static void caps_hold_on_both_sides(void **state)
 
     m = (k2_msg){.type = K2_MSG_PREPARE, .prepare = {.sources = {strs, K2_PEERS_MAX + 1}}};
     assert_int_equal(k2_wire_encode(&m, &b, &err), K2_LIMIT);
-    assert_string_equal(err.text, "PREPARE.sources: 4097 items, at most 4096");
+    assert_string_equal(err.text, "PREPARE.sources: 16385 items, at most 16384");
     k2_buf_fini(&b);
 
     k2_buf_init(&b, 40);
