@@ -179,6 +179,7 @@ static void deadline_is_logged(void **state)
     m->workers[m->first_rollout].owes_poll_ns = m->now_ns + 1;
     for (uint32_t i = 0; i < m->worker_count; i++) m->workers[i].lease_ns = UINT64_MAX;
     m->workers[m->first_rollout].lease_ns = m->now_ns + K2_NS_PER_S;
+    k2m_touch(m, &m->workers[m->first_rollout]); /* earlier than is known */
     k2m_event tick = {.type = K2M_EV_TICK, .now_ns = m->now_ns + 2 * K2_NS_PER_S};
     const k2m_outbox *out = k2m_core_step(m, &tick);
     uint32_t lines = 0, culprits = 0;

@@ -616,8 +616,13 @@ static void who_waits_for_whom(void **state)
     k2_error err;
     log_of = k2_log_open("/dev/null", "proxy", 0, K2_LOG_INFO, &err);
     assert_non_null(log_of);
-    start(&(k2i_px_io_config){
-        .queue_max = 100, .retries = 0, .health_ms = 20, .connect_ms = 5000, .stall_ms = 900, .wait_ms = 200});
+    start(&(k2i_px_io_config){.engines_max = 64,
+                              .queue_max = 100,
+                              .retries = 0,
+                              .health_ms = 20,
+                              .connect_ms = 5000,
+                              .stall_ms = 900,
+                              .wait_ms = 200});
     engines(1);
     stubs[0].stall_after = 3;
     stubs[0].fail_times = 1;
