@@ -269,6 +269,7 @@ static void on_request(k2i_px *c, const k2i_px_event *ev, k2i_px_outbox *out)
                       .training = ev->req.training || ev->req.has_digest,
                       .has_digest = ev->req.has_digest,
                       .digest = ev->req.digest,
+                      .broke_max = K2_MIN(ev->req.broke_max, K2I_PX_BROKE_MAX),
                       .deadline_ns = c->now_ns + c->config.wait_ns,
                       .avoid = K2I_PX_NONE};
     c->stats.admitted++;
