@@ -228,6 +228,7 @@ static k2_code open_parts(k2m_io *io, k2_error *err)
     k2_net_token_make(io->token);
     io->config_json = k2_config_json(c);
     io->slots = k2_alloc_array(io->core->worker_count, sizeof *io->slots);
+    io->polls = k2_least_new(io->core->worker_count);
     io->eval = k2_alloc_array(K2M_EVAL_MAX, sizeof *io->eval);
     io->server = k2_net_listen(io->loop, url, io->core->worker_count, k2m_workers_request, io, err);
     if (!io->server) return err->code;
@@ -256,6 +257,7 @@ static void close_parts(k2m_io *io)
     k2m_hold_fini(&io->hold);
     k2_free(io->eval);
     k2_free(io->slots);
+    k2_least_free(io->polls);
     k2_free(io->config_json);
     k2m_reporter_close(io->reporter);
     k2m_core_free(io->core);

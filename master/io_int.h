@@ -91,8 +91,8 @@ void k2m_reporter_summary(k2m_reporter *p, const k2m_core *m, k2_code code, cons
 /* ---- io ----------------------------------------------------------------------------------------------------------------- */
 
 typedef struct k2m_slot { /* of one worker */
+    struct k2m_proc *procs; /* the present one, and older ones that have not ended yet */
     k2_net_call *poll;
-    uint64_t poll_since_ns;
     uint64_t fenced; /* the last incarnation that was told so: the log has each once */
     k2_msg queue[K2M_QUEUE_MAX];
     uint32_t queued;
@@ -119,8 +119,8 @@ typedef struct k2m_io {
     char token[K2_NET_TOKEN_BYTES];
     char *config_json;
     k2_launch *launch;
-    struct k2m_proc *procs;
     k2m_slot *slots;
+    k2_least *polls; /* workers whose POLL lies with us, by since when */
     k2m_hold hold;
     k2_net_call *hello; /* in hand */
     k2_net_call *why[K2M_WHY_MAX]; /* asked, answered when the probe is over */

@@ -53,7 +53,7 @@ static void on_exit_of(void *arg, int exit_code, int term_signal)
     k2m_event ev = {
         .type = K2M_EV_EXIT, .worker = p->worker, .incarnation = p->incarnation, .exit_code = exit_code, .signal = term_signal};
     k2_flight_mark(K2_FLIGHT_EXITED, p->worker + 1, p->incarnation, (uint64_t)exit_code, (uint64_t)term_signal);
-    for (k2m_proc **at = &io->procs; *at; at = &(*at)->next)
+    for (k2m_proc **at = &io->slots[ev.worker].procs; *at; at = &(*at)->next)
         if (*at == p) {
             *at = p->next;
             break;
@@ -77,6 +77,7 @@ static void answer_poll(k2m_io *io, uint32_t worker, const k2_msg *msg)
     k2m_slot *s = &io->slots[worker];
     k2_net_reply(s->poll, msg);
     s->poll = NULL;
+    k2_least_drop(io->polls, worker);
     io->core->workers[worker].owes_poll_ns = k2_loop_now_ns(io->loop);
 }
 
@@ -87,16 +88,19 @@ static void drop_queue(k2m_slot *s)
 }
 
 /* What the process before left: its commands are void, and an answer to its POLL would be lost. */
-static void clear_slot(k2m_slot *s)
+static void clear_slot(k2m_io *io, uint32_t worker)
 {
+    k2m_slot *s = &io->slots[worker];
     if (s->poll) reply(s->poll, K2_MSG_NOP);
     s->poll = NULL;
+    k2_least_drop(io->polls, worker);
     drop_queue(s);
 }
 
 void k2m_workers_launch(k2m_io *io, const k2m_action *a)
 {
-    clear_slot(&io->slots[a->worker]);
+    clear_slot(io, a->worker);
+    k2m_slot *slot = &io->slots[a->worker];
     const k2m_worker *w = &io->core->workers[a->worker];
     if (w->role == K2M_PROXY) k2m_calls_drop(io);
     k2_flight_mark(K2_FLIGHT_LAUNCH, k2_flight_text(k2m_role_name(w->role)), w->index, a->incarnation, 0);
@@ -107,7 +111,7 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
         NULL, k2m_role_name(w->role), "--master", k2_net_server_url(io->server), "--index", index, "--nonce", nonce, NULL};
     char *path = log_path(io, a->worker);
     k2m_proc *p = k2_alloc(sizeof *p);
-    *p = (k2m_proc){.io = io, .worker = a->worker, .incarnation = a->incarnation, .next = io->procs};
+    *p = (k2m_proc){.io = io, .worker = a->worker, .incarnation = a->incarnation, .next = slot->procs};
     k2_launch_spec spec = {.role = k2m_role_name(w->role),
                            .index = w->index,
                            .argv = argv,
@@ -119,7 +123,7 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
     p->proc = k2_launch_start(io->launch, &spec, &err);
     k2_free(path);
     if (p->proc) {
-        io->procs = p;
+        slot->procs = p;
         return;
     }
     k2_free(p);
@@ -129,8 +133,8 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
 
 void k2m_workers_kill(k2m_io *io, const k2m_action *a)
 {
-    for (k2m_proc *p = io->procs; p; p = p->next)
-        if (p->worker == a->worker && p->incarnation == a->incarnation) k2_launch_kill(p->proc, SIGKILL);
+    for (k2m_proc *p = io->slots[a->worker].procs; p; p = p->next)
+        if (p->incarnation == a->incarnation) k2_launch_kill(p->proc, SIGKILL);
 }
 
 /* ---- messages
@@ -190,7 +194,7 @@ static void on_poll(k2m_io *io, k2_net_call *call, const k2_msg *msg)
     k2m_slot *s = &io->slots[worker];
     if (s->poll) reply(s->poll, K2_MSG_NOP); /* it asks anew: the old answer is not awaited any more */
     s->poll = call;
-    s->poll_since_ns = k2_loop_now_ns(io->loop);
+    k2_least_set(io->polls, worker, k2_loop_now_ns(io->loop), 0);
     io->core->workers[worker].owes_poll_ns = 0;
     if (s->queued > 0 && s->queue[0].incarnation != msg->incarnation) drop_queue(s);
     snprintf(io->core->workers[worker].phase, sizeof io->core->workers[worker].phase, "%s", msg->poll.phase);
@@ -248,11 +252,9 @@ void k2m_workers_request(void *arg, k2_net_call *call, const k2_msg *msg)
 void k2m_workers_tick(k2m_io *io, uint64_t now_ns)
 {
     uint64_t longest = io->run->config.master_lease_ms * K2_NS_PER_MS / 4;
-    for (uint32_t i = 0; i < io->core->worker_count; i++) {
-        k2m_slot *s = &io->slots[i];
-        if (!s->poll || now_ns - s->poll_since_ns < longest) continue;
+    uint32_t i;
+    while ((i = k2_least_first(io->polls)) != K2_PLACE_NONE && now_ns - k2_least_major(io->polls, i) >= longest)
         answer_poll(io, i, &(k2_msg){.type = K2_MSG_NOP});
-    }
 }
 
 void k2m_workers_probe(k2m_io *io)
@@ -263,11 +265,14 @@ void k2m_workers_probe(k2m_io *io)
 
 void k2m_workers_fini(k2m_io *io)
 {
-    for (uint32_t i = 0; io->slots && i < io->core->worker_count; i++) drop_queue(&io->slots[i]);
-    while (io->procs) {
-        k2m_proc *p = io->procs;
-        io->procs = p->next;
-        k2_launch_abandon(p->proc);
-        k2_free(p);
+    for (uint32_t i = 0; io->slots && i < io->core->worker_count; i++) {
+        k2m_slot *s = &io->slots[i];
+        drop_queue(s);
+        while (s->procs) {
+            k2m_proc *p = s->procs;
+            s->procs = p->next;
+            k2_launch_abandon(p->proc);
+            k2_free(p);
+        }
     }
 }
