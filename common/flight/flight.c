@@ -321,7 +321,7 @@ static k2_code map_ring(const char *path, uint64_t bytes, void **out, k2_error *
 
 static k2_code config_check(const k2_flight_config *f, k2_error *err)
 {
-    if (f->role[0] == 0 || strlen(f->role) > 15 || strspn(f->role, "abcdefghijklmnopqrstuvwxyz_") != strlen(f->role))
+    if (f->role[0] == 0 || strlen(f->role) > 15 || strspn(f->role, K2I_FLIGHT_ROLE_LETTERS) != strlen(f->role))
         return k2_error_set(err, K2_BAD_INPUT, "flight: role \"%.40s\", expected at most 15 small letters", f->role);
     if (f->kib < K2_FLIGHT_KIB_MIN || f->kib > K2_FLIGHT_KIB_MAX)
         return k2_error_set(err, K2_LIMIT, "flight: a ring of %llu KiB, expected 0 or %u to %u", (unsigned long long)f->kib,

@@ -15,12 +15,13 @@
 
 #include "common/flight/flight.h"
 
-#define K2I_FLIGHT_MAGIC     0x31474e495232664bull /* "Kf2RING1" in memory order of a little-endian machine */
-#define K2I_FLIGHT_VERSION   1u
-#define K2I_FLIGHT_TRACKS_AT 4096u
-#define K2I_FLIGHT_TRACKS    (K2_FLIGHT_THREADS_MAX + 1)
-#define K2I_FLIGHT_SLOTS_AT  (K2I_FLIGHT_TRACKS_AT + K2I_FLIGHT_TRACKS * sizeof(k2i_flight_track))
-#define K2I_FLIGHT_WORDS     8u
+#define K2I_FLIGHT_MAGIC        0x31474e495232664bull /* "Kf2RING1" in memory order of a little-endian machine */
+#define K2I_FLIGHT_VERSION      1u
+#define K2I_FLIGHT_TRACKS_AT    4096u
+#define K2I_FLIGHT_TRACKS       (K2_FLIGHT_THREADS_MAX + 1)
+#define K2I_FLIGHT_SLOTS_AT     (K2I_FLIGHT_TRACKS_AT + K2I_FLIGHT_TRACKS * sizeof(k2i_flight_track))
+#define K2I_FLIGHT_WORDS        8u
+#define K2I_FLIGHT_ROLE_LETTERS "abcdefghijklmnopqrstuvwxyz_"
 
 typedef enum k2i_flight_kind {
     K2I_FLIGHT_SPAN = 1, /* ended; extra = when it began */
@@ -46,8 +47,8 @@ typedef struct k2i_flight_track {
     _Atomic uint32_t tid; /* 0: nobody's */
     _Atomic uint32_t depth;
     _Atomic uint64_t name[2]; /* text */
-    k2i_flight_open open[K2_FLIGHT_DEPTH_MAX];
-    uint64_t spare[13];
+    _Alignas(64) k2i_flight_open open[K2_FLIGHT_DEPTH_MAX];
+    uint64_t spare[8];
 } k2i_flight_track;
 _Static_assert(sizeof(k2i_flight_track) == 512, "tracks have their place");
 

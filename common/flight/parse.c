@@ -43,6 +43,9 @@ static k2_code header_read(source *s, size_t n, k2_error *err)
         return k2_error_set(err, K2_BAD_INPUT, "has %zu bytes, its header says %llu", n, (unsigned long long)h->bytes);
     if (h->mono_ns >= WALL_NS_MAX || h->wall_ns >= WALL_NS_MAX)
         return k2_error_set(err, K2_BAD_INPUT, "its clocks make no sense");
+    size_t role = strnlen(h->role, sizeof h->role);
+    if (role == 0 || role == sizeof h->role || strspn(h->role, K2I_FLIGHT_ROLE_LETTERS) != role)
+        return k2_error_set(err, K2_BAD_INPUT, "its role is not a word of small letters");
     s->slots = (n - K2I_FLIGHT_SLOTS_AT) / sizeof(k2i_flight_slot);
     return K2_OK;
 }
