@@ -229,22 +229,27 @@ static const char *note_decode(const cJSON *root, k2_quarantine_note *n)
     return NULL;
 }
 
+k2_code k2_quarantine_parse(const char *name, const char *text, size_t n, k2_quarantine_note *out, k2_error *err)
+{
+    k2_quarantine_note found = {0};
+    k2_code code = K2_OK;
+    cJSON *root = k2_json_fault(text, n, 8) ? NULL : cJSON_ParseWithLength(text, n);
+    const char *fault = root ? note_decode(root, &found) : NULL;
+    if (!root)
+        code = k2_error_set(err, K2_BAD_INPUT, "%s: not a JSON object", name);
+    else if (fault)
+        code = k2_error_set(err, K2_BAD_INPUT, "%s: %s: missing, or not what an entry of this version holds", name, fault);
+    cJSON_Delete(root);
+    if (code == K2_OK) *out = found;
+    return code;
+}
+
 k2_code k2_quarantine_read(const char *dir, k2_quarantine_note *out, k2_error *err)
 {
     char *path = k2_quarantine_path(dir, K2_QUARANTINE_NOTE), *text = NULL;
     size_t len;
-    k2_quarantine_note found = {0};
     k2_code code = k2_file_read(path, NOTE_BYTES_MAX, &text, &len, err);
-    if (code == K2_OK) {
-        cJSON *root = k2_json_fault(text, len, 8) ? NULL : cJSON_ParseWithLength(text, len);
-        const char *fault = root ? note_decode(root, &found) : NULL;
-        if (!root)
-            code = k2_error_set(err, K2_BAD_INPUT, "%s: not a JSON object", path);
-        else if (fault)
-            code = k2_error_set(err, K2_BAD_INPUT, "%s: %s: missing, or not what an entry of this version holds", path, fault);
-        cJSON_Delete(root);
-    }
-    if (code == K2_OK) *out = found;
+    if (code == K2_OK) code = k2_quarantine_parse(path, text, len, out, err);
     k2_free(text);
     k2_free(path);
     return code;

@@ -73,6 +73,8 @@ void k2_quarantine_drop(k2_quarantine *q); /* NULL is fine */
  * tests    tests/unit/quarantine/quarantine_test.c
  */
 k2_code k2_quarantine_read(const char *dir, k2_quarantine_note *out, k2_error *err);
+/* The same for its text; `name` stands for the path in errors. */
+k2_code k2_quarantine_parse(const char *name, const char *text, size_t n, k2_quarantine_note *out, k2_error *err);
 /* Path of a file in an entry; k2_free it. */
 char *k2_quarantine_path(const char *dir, const char *name);
 char *k2_quarantine_batch_path(const char *dir, uint64_t step);

@@ -1,8 +1,10 @@
-/* trainer.json of a checkpoint. What is taken is written and read back to the same. */
+/* trainer.json of a checkpoint, which is written and read back to the same, and quarantine.json of a step that was put aside.
+ */
 #include "trainer/checkpoint_int.h"
 
 #include <string.h>
 
+#include "common/quarantine/quarantine.h"
 #include "tests/fuzz/harness/parser.h"
 
 static bool state(const uint8_t *text, size_t n)
@@ -23,7 +25,20 @@ static bool state(const uint8_t *text, size_t n)
     return true;
 }
 
+static bool note(const uint8_t *text, size_t n)
+{
+    k2_quarantine_note q;
+    k2_error err;
+    const k2_code code = k2_quarantine_parse("quarantine.json", (const char *)text, n, &q, &err);
+    K2_ASSERT(code == K2_OK || (err.code == code && strncmp(err.text, "quarantine.json", 15) == 0));
+    if (code != K2_OK) return false;
+    K2_ASSERT(k2_quarantine_kind_name(q.kind) && strnlen(q.error, sizeof q.error) < sizeof q.error);
+    K2_ASSERT(q.batch_first > q.batch_last || q.batch_last - q.batch_first < 1u << 20);
+    return true;
+}
+
 const k2_parser k2_parsers[] = {
     {.name = "trainer.json", .take = state, .prefixes_refused = true},
+    {.name = "quarantine.json", .take = note, .prefixes_refused = true},
 };
 const size_t k2_parsers_count = K2_COUNT(k2_parsers);
