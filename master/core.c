@@ -59,10 +59,40 @@ void k2m_log(k2m_core *m, int level, const char *fmt, ...)
     plain(a->text);
 }
 
+/* Once in a step: one look shows all processes. */
+void k2m_stacks_ask(k2m_core *m, const char *fmt, ...)
+{
+    if (m->stacks_asked || !k2m_room(m, 0)) return;
+    m->stacks_asked = true;
+    k2m_action *a = k2m_act(m, K2M_ACT_STACKS);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(a->text, sizeof a->text, fmt, ap);
+    va_end(ap);
+}
+
 void k2m_phase_set(k2m_core *m, k2m_phase p)
 {
     m->phase = p;
     m->phase_since_ns = m->progress_ns = m->now_ns;
+}
+
+/* Processes have just ended: the text says which went first, unless it speaks of that one anyhow. Cut in front of it where both
+ * are too long. */
+static void name_first_cause(k2m_core *m)
+{
+    k2m_incident x;
+    char how[160], cause[256];
+    k2m_exits_incident(&m->exits, &x);
+    if (x.count == 0 || m->now_ns - x.list[x.count - 1]->at_ns > K2M_EXIT_GAP_NS) return;
+    const k2m_exit *first = x.list[0];
+    size_t name = strlen(first->name);
+    if (strncmp(m->fail_text, first->name, name) == 0 && m->fail_text[name] == ' ') return;
+    k2m_exit_how(first, how, sizeof how);
+    int n = snprintf(cause, sizeof cause, "; first cause: %s %s %.1f s before", first->name, how,
+                     (double)(m->now_ns - first->at_ns) / 1e9);
+    size_t room = sizeof m->fail_text - (size_t)n - 1, at = K2_MIN(strlen(m->fail_text), room);
+    memcpy(m->fail_text + at, cause, (size_t)n + 1);
 }
 
 /* The run cannot go on: everything is stopped at once, and the text is what people see. */
@@ -75,6 +105,7 @@ void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(m->fail_text, sizeof m->fail_text, fmt, ap);
     va_end(ap);
+    name_first_cause(m);
     plain(m->fail_text);
     k2m_log(m, K2_LOG_ERROR, "%s", m->fail_text);
     k2m_phase_set(m, K2M_PHASE_STOP);
@@ -569,6 +600,7 @@ static void handle(k2m_core *m, const k2m_event *ev)
 const k2m_outbox *k2m_core_step(k2m_core *m, const k2m_event *ev)
 {
     m->outbox.count = 0;
+    m->stacks_asked = false;
     m->now_ns = ev->now_ns;
     m->fleet.budget = K2_MIN(m->worker_count, K2M_STEP_WORKERS);
     handle(m, ev);

@@ -18,6 +18,7 @@
 #include "common/base/base.h"
 #include "common/config/config.h"
 #include "common/wire/wire.h"
+#include "master/exits_int.h"
 #include "replay/replay.h"
 
 #define K2M_ENDPOINT_MAX  256u
@@ -73,7 +74,7 @@ typedef enum k2m_event_type {
     K2M_EV_HELLO,      /* hello: answered by k2m_core_step's outbox with ADMIT or REFUSE */
     K2M_EV_ALIVE,      /* worker: a POLL or anything else of the present incarnation came */
     K2M_EV_DONE,       /* worker, msg */
-    K2M_EV_EXIT,       /* worker, incarnation, exit_code, signal */
+    K2M_EV_EXIT,       /* worker, incarnation, exit_code, signal, pid, oom_kills, text: what it wrote last */
     K2M_EV_LAUNCH_FAILED, /* worker, text */
     K2M_EV_ANSWER,     /* id, position, tokens, count, finish, digest */
     K2M_EV_ANSWER_FAILED, /* id, position, text: it will be asked for again; code BAD_INPUT: refused, as it would be again */
@@ -92,6 +93,7 @@ typedef struct k2m_event {
     uint64_t incarnation;
     const k2_msg *msg; /* HELLO, DONE */
     int exit_code, signal;
+    uint64_t pid, oom_kills;
     uint64_t id;
     const k2_replay_token *tokens;
     uint32_t count;
@@ -119,6 +121,7 @@ typedef enum k2m_action_type {
     K2M_ACT_SCORE,      /* ids[count]: ask for rewards */
     K2M_ACT_LATEST,     /* checkpoint number: write `latest`, remove older ones */
     K2M_ACT_COMPACT,    /* forget journal records before the last STATE record */
+    K2M_ACT_STACKS,     /* text, the reason: take the stacks of all processes, before any of them is killed or started */
     K2M_ACT_REPORT,     /* an iteration, an evaluation or a slice of pretraining has ended: report */
     K2M_ACT_LOG,        /* level, text */
     K2M_ACT_EXIT        /* code, text: the end */
@@ -327,6 +330,9 @@ typedef struct k2m_core {
     uint64_t batch_step, batch_bytes;
     k2_digest batch_digest;
 
+    k2m_exits exits;
+    bool stacks_asked;              /* in this step */
+
     k2m_outbox *out;                /* of the step under way */
     k2m_outbox outbox;
 } k2m_core;
@@ -405,6 +411,7 @@ k2m_action *k2m_act(k2m_core *m, k2m_action_type type);
 bool k2m_room(const k2m_core *m, uint32_t count); /* of the outbox */
 void k2m_log(k2m_core *m, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void k2m_stacks_ask(k2m_core *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void k2m_phase_set(k2m_core *m, k2m_phase p);
 void k2m_report_put(k2m_core *m, const k2m_report *report);
 void k2m_decide(k2m_core *m);

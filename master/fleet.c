@@ -117,24 +117,74 @@ void k2m_worker_dead(k2m_core *m, k2m_worker *w, const char *why)
     k2m_touch(m, w);
 }
 
+static k2m_exit *exit_add(k2m_core *m, const k2m_worker *w)
+{
+    char name[K2_WIRE_NAME_MAX];
+    k2m_worker_name(w, name);
+    k2m_exit *e = k2m_exits_add(&m->exits, name, w->incarnation, m->now_ns);
+    e->start_ns = w->start_ns;
+    e->pid = w->pid;
+    return e;
+}
+
 void k2m_kill_worker(k2m_core *m, k2m_worker *w, const char *why)
 {
+    k2m_exit *e = exit_add(m, w);
+    snprintf(e->killed, sizeof e->killed, "%.*s", (int)sizeof e->killed - 1, why);
     k2m_action *a = k2m_act(m, K2M_ACT_KILL);
     a->worker = number_of(m, w);
     a->incarnation = w->incarnation;
     k2m_worker_dead(m, w, why);
 }
 
+/* The report of an end, and which end of those close to it came first. */
+static void report_exit(k2m_core *m, const k2m_exit *e)
+{
+    char text[K2M_EXIT_TEXT_MAX], how[160];
+    k2m_incident x;
+    k2m_exit_text(e, text, sizeof text);
+    k2m_exits_incident(&m->exits, &x);
+    bool caused = !e->expected && x.count > 1 && x.list[0] != e;
+    if (caused) {
+        k2m_exit_how(x.list[0], how, sizeof how);
+        k2m_log(m, K2_LOG_WARN, "exit: %.*s", K2M_TEXT_MAX - 16, text);
+        k2m_log(m, K2_LOG_WARN, "exit: first cause: %s %s %.1f s before", x.list[0]->name, how,
+                (double)(e->at_ns - K2_MIN(x.list[0]->at_ns, e->at_ns)) / 1e9);
+    } else {
+        k2m_log(m, e->expected ? K2_LOG_INFO : K2_LOG_WARN, "exit: %.*s", K2M_TEXT_MAX - 16, text);
+    }
+    if (k2m_exit_crashed(e)) k2m_stacks_ask(m, "%s crashed", e->name);
+}
+
+/* The process of an incarnation has ended: of the present one, or of one that was given up before. */
+static void note_exit(k2m_core *m, const k2m_worker *w, const k2m_event *ev)
+{
+    k2m_exit *e = k2m_exits_find(&m->exits, ev->incarnation);
+    if (!e && w->incarnation == ev->incarnation) e = exit_add(m, w);
+    if (!e || e->over) return;
+    e->over = true;
+    e->exit_code = ev->exit_code;
+    e->signal = ev->signal;
+    e->oom_kills = ev->oom_kills;
+    e->lived_ns = m->now_ns - e->start_ns;
+    e->expected = w->stop_sent && w->incarnation == ev->incarnation && !ev->signal && ev->exit_code == 0 && !e->killed[0];
+    if (ev->pid) e->pid = ev->pid;
+    if (ev->text) snprintf(e->last, sizeof e->last, "%.*s", (int)sizeof e->last - 1, ev->text);
+    report_exit(m, e);
+}
+
 void k2m_fleet_exit(k2m_core *m, const k2m_event *ev)
 {
     k2m_worker *w = &m->workers[ev->worker];
+    if (ev->type == K2M_EV_EXIT) note_exit(m, w, ev);
     if (w->incarnation != ev->incarnation || w->state == K2M_DOWN || w->state == K2M_ENDED) return;
-    char why[K2M_TEXT_MAX], name[K2_WIRE_NAME_MAX];
+    char why[K2M_TEXT_MAX], name[K2_WIRE_NAME_MAX], signal_name[K2_SIGNAL_NAME_MAX];
     bool last = ev->text && ev->text[0]; /* the last line of its log */
     if (ev->type == K2M_EV_LAUNCH_FAILED)
         snprintf(why, sizeof why, "could not be started: %.200s", ev->text);
     else if (ev->signal)
-        snprintf(why, sizeof why, "was ended by signal %d%s%.200s", ev->signal, last ? ": " : "", last ? ev->text : "");
+        snprintf(why, sizeof why, "was ended by %s%s%.200s", k2_signal_name(ev->signal, signal_name), last ? ": " : "",
+                 last ? ev->text : "");
     else
         snprintf(why, sizeof why, "exited with %d%s%.200s", ev->exit_code, last ? ": " : "", last ? ev->text : "");
     bool refused = ev->type == K2M_EV_LAUNCH_FAILED || ev->exit_code == 2;

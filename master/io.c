@@ -38,12 +38,23 @@ static void end(k2m_io *io, const k2m_action *a)
     k2_loop_stop(io->loop);
 }
 
+void k2m_io_carry_out(k2m_io *io, const k2m_action *a)
+{
+    if (a->type == K2M_ACT_LAUNCH)
+        k2m_workers_launch(io, a);
+    else
+        k2m_workers_kill(io, a);
+}
+
 static void perform(k2m_io *io, k2m_held *h)
 {
     const k2m_action *a = &h->action;
     switch (a->type) {
-    case K2M_ACT_LAUNCH: k2m_workers_launch(io, a); break;
-    case K2M_ACT_KILL: k2m_workers_kill(io, a); break;
+    case K2M_ACT_LAUNCH:
+    case K2M_ACT_KILL:
+        if (!k2m_snapshot_keeps(io, a)) k2m_io_carry_out(io, a);
+        break;
+    case K2M_ACT_STACKS: k2m_snapshot_take(io, a); break;
     case K2M_ACT_ADMIT:
     case K2M_ACT_REFUSE: k2m_workers_admit(io, a, h->call); break;
     case K2M_ACT_COMMAND: k2m_workers_command(io, a); break;
@@ -171,6 +182,7 @@ static void on_tick(void *arg)
     uint64_t now = k2_loop_now_ns(io->loop);
     k2m_workers_tick(io, now);
     k2m_ask_tick(io, now);
+    k2m_snapshot_tick(io, now);
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_TICK});
     if (!io->ended) k2m_reporter_tick(io->reporter, io->core, now);
 }
@@ -246,6 +258,7 @@ static void close_parts(k2m_io *io)
 {
     k2_timer_stop(io->tick);
     k2m_workers_fini(io);
+    k2m_snapshot_fini(io);
     k2_launch_close(io->launch);
     k2m_calls_drop(io);
     if (io->http) k2_http_client_close(io->http);

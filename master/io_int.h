@@ -27,7 +27,7 @@
 #define K2M_QUEUE_MAX     4u             /* commands that wait for a worker's POLL: the core has one under way, and STOP */
 #define K2M_WHY_MAX       8u             /* askers of `why` at once; more are refused */
 #define K2M_PROBE_NS      (500 * K2_NS_PER_MS) /* from the question to the answer: who lives asks for work again meanwhile */
-#define K2M_TAIL_BYTES    2048u          /* of a worker's log, shown when it died */
+#define K2M_TAIL_BYTES    16384u         /* of a worker's log, looked at when it died: a crash's own report fits */
 
 /* ---- run: what is known before the start ---------------------------------------------------------------------------- */
 
@@ -100,6 +100,21 @@ typedef struct k2m_slot { /* of one worker */
 
 typedef struct k2m_call k2m_call; /* calls.c */
 
+/* snapshot.c: stacks of all processes, taken by a child of ours */
+#define K2M_SNAPSHOT_GAP_NS    (30 * K2_NS_PER_S) /* between two: what hangs shows the same in the next */
+#define K2M_SNAPSHOT_WAIT_NS   (2 * K2_NS_PER_S)  /* that ends and starts of workers wait for it, at most */
+#define K2M_SNAPSHOT_DEADLINE_NS (20 * K2_NS_PER_S) /* it is ended then */
+#define K2M_SNAPSHOT_FILES     16u                /* kept in logs/; the oldest goes */
+
+typedef struct k2m_snapshot {
+    k2_child *child; /* NULL: none is under way */
+    bool any;        /* one was taken, `began_ns` says when */
+    uint64_t began_ns;
+    char file[64], why[K2M_TEXT_MAX];
+    k2m_action *waiting; /* LAUNCH and KILL, in order */
+    uint32_t waiting_count, waiting_capacity;
+} k2m_snapshot;
+
 typedef struct k2m_io {
     k2m_run *run;
     k2m_core *core;
@@ -126,6 +141,7 @@ typedef struct k2m_io {
     k2_net_call *why[K2M_WHY_MAX]; /* asked, answered when the probe is over */
     uint32_t why_count;
     uint64_t probe_ns; /* when the probe under way began */
+    k2m_snapshot snapshot;
     k2_http_client *http;
     k2m_call *calls; /* under way to the proxy */
     k2_xfer *xfer;
@@ -167,6 +183,13 @@ void k2m_workers_request(void *arg, k2_net_call *call, const k2_msg *msg);
 void k2m_workers_tick(k2m_io *io, uint64_t now_ns);
 void k2m_workers_probe(k2m_io *io); /* answer all POLLs: who lives sends the next one at once */
 void k2m_workers_fini(k2m_io *io);
+/* snapshot.c: one at a time; too soon after another one it is left out */
+void k2m_snapshot_take(k2m_io *io, const k2m_action *a);
+/* True: the action (LAUNCH, KILL) is kept and comes back through k2m_io_carry_out when the stacks are taken, or late. */
+bool k2m_snapshot_keeps(k2m_io *io, const k2m_action *a);
+void k2m_snapshot_tick(k2m_io *io, uint64_t now_ns);
+void k2m_snapshot_fini(k2m_io *io);
+void k2m_io_carry_out(k2m_io *io, const k2m_action *a); /* LAUNCH, KILL */
 /* ask.c: WHY */
 void k2m_ask(k2m_io *io, k2_net_call *call);
 void k2m_ask_tick(k2m_io *io, uint64_t now_ns);

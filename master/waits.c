@@ -298,4 +298,5 @@ void k2m_waits_log(k2m_core *m)
     if (m->c.config->run_flight_kib > 0)
         k2m_log(m, K2_LOG_WARN, "what every process did last, and which rank did not enter which collective: k2rl trace %s",
                 m->c.config->run_dir);
+    k2m_stacks_ask(m, "a deadline has passed in phase %s", k2m_phase_name(m->phase));
 }

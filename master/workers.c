@@ -1,5 +1,6 @@
 /* workers: children and control messages. A POLL is kept until there is a command or a third of the lease has passed. */
 #include "master/io_int.h"
+#include "master/words_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,9 @@ typedef struct k2m_proc {
     uint32_t worker;
     uint64_t incarnation;
     k2_launch_proc *proc;
+    uint64_t pid;
+    char *oom_file; /* where the kernel counts kills for lack of memory; NULL: nowhere that we can see */
+    uint64_t oom_before;
     struct k2m_proc *next;
 } k2m_proc;
 
@@ -28,42 +32,63 @@ static char *log_path(const k2m_io *io, uint32_t worker)
     return k2_asprintf("%s/logs/%s.log", io->run->config.run_dir, name);
 }
 
-/* The last line of a worker's log: most often the reason of its end. Empty when there is none. */
-static void last_line(const k2m_io *io, uint32_t worker, char *out, size_t n)
+/* The end of a worker's log. */
+static size_t read_tail(const k2m_io *io, uint32_t worker, char out[K2M_TAIL_BYTES + 1])
 {
-    char bytes[K2M_TAIL_BYTES + 1], *path = log_path(io, worker);
-    out[0] = 0;
+    char *path = log_path(io, worker);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     k2_free(path);
-    if (fd < 0) return;
+    if (fd < 0) return 0;
     off_t size = lseek(fd, 0, SEEK_END), from = size > (off_t)K2M_TAIL_BYTES ? size - (off_t)K2M_TAIL_BYTES : 0;
-    ssize_t got = pread(fd, bytes, K2M_TAIL_BYTES, from);
+    ssize_t got = pread(fd, out, K2M_TAIL_BYTES, from);
     close(fd);
-    while (got > 0 && (bytes[got - 1] == '\n' || bytes[got - 1] == 0)) got--;
-    if (got <= 0) return;
-    bytes[got] = 0;
-    char *line = strrchr(bytes, '\n');
-    snprintf(out, n, "%.*s", (int)n - 1, line ? line + 1 : bytes);
+    return got > 0 ? (size_t)got : 0;
+}
+
+static void proc_free(k2m_proc *p)
+{
+    for (k2m_proc **at = &p->io->slots[p->worker].procs; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    k2_free(p->oom_file);
+    k2_free(p);
+}
+
+static void tell_words(k2m_io *io, uint32_t worker, const k2m_words *words)
+{
+    char name[K2_WIRE_NAME_MAX];
+    k2m_worker_name(&io->core->workers[worker], name);
+    for (uint32_t i = 0; i < words->count; i++) K2_LOG_WARN(io->log, "%s wrote: %s", name, words->lines[i]);
 }
 
 static void on_exit_of(void *arg, int exit_code, int term_signal)
 {
     k2m_proc *p = arg;
     k2m_io *io = p->io;
-    k2m_event ev = {
-        .type = K2M_EV_EXIT, .worker = p->worker, .incarnation = p->incarnation, .exit_code = exit_code, .signal = term_signal};
+    char bytes[K2M_TAIL_BYTES + 1];
+    uint64_t oom_now = 0;
+    k2m_words words;
+    k2m_words_find(bytes, read_tail(io, p->worker, bytes), term_signal != 0, &words);
+    k2m_event ev = {.type = K2M_EV_EXIT,
+                    .worker = p->worker,
+                    .incarnation = p->incarnation,
+                    .exit_code = exit_code,
+                    .signal = term_signal,
+                    .pid = p->pid,
+                    .text = words.last};
     k2_flight_mark(K2_FLIGHT_EXITED, p->worker + 1, p->incarnation, (uint64_t)exit_code, (uint64_t)term_signal);
-    for (k2m_proc **at = &io->slots[ev.worker].procs; *at; at = &(*at)->next)
-        if (*at == p) {
-            *at = p->next;
-            break;
-        }
-    k2_free(p);
-    char text[K2M_TEXT_MAX];
-    last_line(io, ev.worker, text, sizeof text);
-    ev.text = text;
-    if ((exit_code || term_signal) && text[0]) K2_LOG_WARN(io->log, "its last line: %s", text);
+    if (k2m_oom_read(p->oom_file, &oom_now) && oom_now > p->oom_before) ev.oom_kills = oom_now - p->oom_before;
+    proc_free(p);
+    if (exit_code || term_signal) tell_words(io, ev.worker, &words);
     k2m_io_event(io, &ev);
+    const k2m_exit *e = k2m_exits_find(&io->core->exits, ev.incarnation);
+    if (e && e->over) {
+        k2m_exit dated = *e; /* the core's clock says nothing to those who read the file later */
+        dated.at_ns = k2_wall_us() * 1000 - (k2_loop_now_ns(io->loop) - e->at_ns);
+        k2m_exits_append(io->run->config.run_dir, &dated);
+    }
 }
 
 static void reply(k2_net_call *call, k2_msg_type type)
@@ -124,6 +149,9 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
     k2_free(path);
     if (p->proc) {
         slot->procs = p;
+        p->pid = (uint64_t)k2_launch_pid(p->proc);
+        p->oom_file = p->pid ? k2m_oom_file("/sys/fs/cgroup", (pid_t)p->pid) : NULL;
+        (void)k2m_oom_read(p->oom_file, &p->oom_before);
         return;
     }
     k2_free(p);
@@ -269,10 +297,8 @@ void k2m_workers_fini(k2m_io *io)
         k2m_slot *s = &io->slots[i];
         drop_queue(s);
         while (s->procs) {
-            k2m_proc *p = s->procs;
-            s->procs = p->next;
-            k2_launch_abandon(p->proc);
-            k2_free(p);
+            k2_launch_abandon(s->procs->proc);
+            proc_free(s->procs);
         }
     }
 }

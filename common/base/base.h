@@ -273,6 +273,8 @@ bool k2_str_u64(const char *s, uint64_t *out);           /* whole string, decima
 /* The candidate nearest to `word` by edit distance, NULL when none is nearer than half of its length. For "did you mean". */
 const char *k2_str_nearest(const char *word, const char *const *candidates, size_t count);
 bool k2_utf8_valid(const char *s, size_t n);
+#define K2_SIGNAL_NAME_MAX 24u
+const char *k2_signal_name(int signum, char out[K2_SIGNAL_NAME_MAX]); /* "SIGSEGV"; "signal 63" for one without a name; gives out */
 /* What is wrong with JSON text before a lenient parser sees it, as the rest of a sentence ("is not UTF-8"), or NULL: zero bytes,
  * U+0000 (it would cut a C string short), control characters inside strings, nesting deeper than depth_max. Not a parser: text
  * without such a fault may still not be JSON. */

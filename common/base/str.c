@@ -1,6 +1,7 @@
-/* Strings: strict numbers, and the nearest word for "did you mean". */
+/* Strings: strict numbers, names of signals, and the nearest word for "did you mean". */
 #include "common/base/base.h"
 
+#include <stdio.h>
 #include <string.h>
 
 bool k2_str_u64(const char *s, uint64_t *out)
@@ -13,6 +14,16 @@ bool k2_str_u64(const char *s, uint64_t *out)
     }
     *out = v;
     return true;
+}
+
+const char *k2_signal_name(int signum, char out[K2_SIGNAL_NAME_MAX])
+{
+    const char *name = sigabbrev_np(signum);
+    if (name)
+        snprintf(out, K2_SIGNAL_NAME_MAX, "SIG%s", name);
+    else
+        snprintf(out, K2_SIGNAL_NAME_MAX, "signal %d", signum);
+    return out;
 }
 
 #define WORD_MAX 64u /* longer words get no suggestion */

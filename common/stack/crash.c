@@ -21,16 +21,6 @@
 
 static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
-const char *k2_signal_name(int signum, char out[24])
-{
-    const char *name = sigabbrev_np(signum);
-    if (name)
-        snprintf(out, 24, "SIG%s", name);
-    else
-        snprintf(out, 24, "signal %d", signum);
-    return out;
-}
-
 /* ---- in the signal handler: nothing that locks or allocates
  * -------------------------------------------------------------------- */
 
@@ -153,7 +143,7 @@ static k2_stack without_handler(const k2_stack *s)
 
 static void put_crashed(k2_buf *b, const crash *c, const k2_stacks *all, const k2_stack *s)
 {
-    char name[24], cause[64], line[256];
+    char name[K2_SIGNAL_NAME_MAX], cause[64], line[256];
     snprintf(cause, sizeof cause, c->sent ? "sent by pid %llu" : "at address 0x%llx", c->detail);
     k2_buf_printf(b, K2_STACK_CRASH_MARK "%s %s, pid %d, thread %d (%s):\n", k2_signal_name(c->signum, name), cause,
                   (int)all->proc.pid, (int)s->tid, s->name);

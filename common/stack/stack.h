@@ -141,7 +141,5 @@ void k2_stack_arm(pid_t looker);
 int k2_stack_crashed(const char *text);
 /* A stack in one line, innermost first: "a < b < main"; at most `functions` of the program's own and what libraries they are in. */
 void k2_stack_line(const k2_stack *s, uint32_t functions, char *out, size_t n);
-/* "SIGSEGV"; "signal 63" for those without a name. */
-const char *k2_signal_name(int signum, char out[24]);
 
 #endif

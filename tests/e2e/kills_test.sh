@@ -15,7 +15,7 @@ for role in rollout trainer proxy; do
   [ -n "$victim" ] || fail "no $role process found"
   kill -9 "$victim"
   wait "$wrapper_of" || fail "the run whose $role was killed ended with status $?"
-  grep -q "$role-[01] was ended by signal 9" "$SCRATCH/kill_$role/logs/master-0.log" || fail "the run was over before its $role was killed"
+  grep -q "$role-[01] was ended by SIGKILL" "$SCRATCH/kill_$role/logs/master-0.log" || fail "the run was over before its $role was killed"
   same "$(json "$(tail -n 1 "$SCRATCH/kill_$role.out")" weights_digest)" "$want" "weights_digest after kill -9 of $role"
   echo "kill -9 of $role: same weights"
 done

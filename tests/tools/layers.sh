@@ -103,7 +103,7 @@ function check_ours(file, line, path,    own, other) {
         return
     }
     if (own != other && !is_public(path)) fail(file, line, path " is internal to " other)
-    if (file ~ /_core(_int)?\.[ch]$/ && has("loop net http xfer launch coll journal flight", other) && !has(value["K2_PURE"], stem_of(path)))
+    if (file ~ /_core(_int)?\.[ch]$/ && has("loop net http xfer launch coll journal flight stack", other) && !has(value["K2_PURE"], stem_of(path)))
         fail(file, line, "a core is pure, it may not include " other)
 }
 

@@ -148,6 +148,10 @@ static void words_and_digests(void **state)
     static const char *const words[] = {"trainer", "rollout", "seed"};
     assert_string_equal(k2_str_nearest("trianer", words, 3), "trainer");
     assert_null(k2_str_nearest("zzz", words, 3));
+    char name[K2_SIGNAL_NAME_MAX];
+    assert_string_equal(k2_signal_name(11, name), "SIGSEGV");
+    assert_string_equal(k2_signal_name(9, name), "SIGKILL");
+    assert_string_equal(k2_signal_name(63, name), "signal 63");
     uint64_t v;
     assert_true(k2_str_u64("18446744073709551615", &v));
     assert_false(k2_str_u64("18446744073709551616", &v));

@@ -216,6 +216,7 @@ static void carry_out(sim *s, const k2m_action *a)
     case K2M_ACT_SCORE:
     case K2M_ACT_LATEST:
     case K2M_ACT_BATCH: later(s, a); break;
+    case K2M_ACT_STACKS: s->stacks++; break;
     case K2M_ACT_COMPACT: truncate(s); break;
     case K2M_ACT_REPORT:
         s->reports[a->report.kind]++;
