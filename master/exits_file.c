@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "master/exits_int.h"
+#include "master/words_int.h"
 
 #define TAIL_BYTES (64u << 10) /* more than K2M_EXITS_KEPT lines */
 
@@ -53,7 +55,7 @@ bool k2m_exit_parse(const char *line, size_t n, k2m_exit *out)
     double at, incarnation, pid, lived, code, signum, oom;
     k2m_exit e = {.over = true};
     cJSON *j = k2_json_fault(line, n, 4) ? NULL : cJSON_ParseWithLength(line, n);
-    bool good = number(j, "at_us", whole / 1000, &at) && number(j, "incarnation", whole, &incarnation) &&
+    bool good = number(j, "at_us", whole, &at) && number(j, "incarnation", whole, &incarnation) &&
                 number(j, "pid", whole, &pid) && number(j, "lived_ms", whole / 1e6, &lived) &&
                 number(j, "exit_code", 255, &code) && number(j, "signal", 128, &signum) &&
                 number(j, "oom_kills", whole, &oom) && string(j, "worker", e.name, sizeof e.name) &&
@@ -91,14 +93,53 @@ void k2m_exits_append(const char *run_dir, const k2m_exit *e)
 void k2m_exits_load(const char *run_dir, k2m_exits *out)
 {
     char *path = k2_asprintf("%s/logs/exits.jsonl", run_dir), *bytes = k2_alloc(TAIL_BYTES + 1);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    off_t size = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0, from = size > (off_t)TAIL_BYTES ? size - (off_t)TAIL_BYTES : 0;
-    ssize_t n = fd >= 0 ? pread(fd, bytes, TAIL_BYTES, from) : 0;
-    if (fd >= 0) close(fd);
+    size_t n = k2m_words_read(path, bytes, TAIL_BYTES);
     *out = (k2m_exits){0};
-    for (char *line = bytes, *end; n > 0 && (end = memchr(line, '\n', (size_t)(bytes + n - line))); line = end + 1) {
+    for (char *line = bytes, *end; (end = memchr(line, '\n', (size_t)(bytes + n - line))); line = end + 1) {
         k2m_exit e; /* the first line may be cut, and is none then */
         if (k2m_exit_parse(line, (size_t)(end - line), &e)) *k2m_exits_add(out, e.name, e.incarnation, e.at_ns) = e;
+    }
+    k2_free(bytes);
+    k2_free(path);
+}
+
+static void show_one(const k2m_exit *e, bool first, bool alone, k2_buf *out)
+{
+    char text[K2M_EXIT_TEXT_MAX];
+    time_t at = (time_t)(e->at_ns / K2_NS_PER_S);
+    struct tm tm;
+    gmtime_r(&at, &tm);
+    k2m_exit_text(e, text, sizeof text);
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?'; /* a worker's words may hold anything */
+    k2_buf_printf(out, "  %s %04d-%02d-%02dT%02d:%02d:%02dZ %s%s\n", first ? "last exit:" : "     then:", tm.tm_year + 1900,
+                  tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, text,
+                  first && !alone ? "  <== first cause" : "");
+}
+
+void k2m_exits_show(const char *run_dir, bool json, k2_buf *out)
+{
+    static k2m_exits exits; /* large */
+    k2m_incident x;
+    k2m_words words;
+    char *path = k2_asprintf("%s/logs/master-0.log", run_dir), *bytes = k2_alloc(TAIL_BYTES + 1);
+    k2m_words_find(bytes, k2m_words_read(path, bytes, TAIL_BYTES), true, &words);
+    const char *master = words.report ? words.last : "";
+    k2m_exits_load(run_dir, &exits);
+    k2m_exits_incident(&exits, &x);
+    if (json) k2_buf_puts(out, ", \"exits\": [");
+    for (uint32_t i = 0; i < x.count; i++) {
+        if (json && i) k2_buf_puts(out, ", ");
+        if (json)
+            k2m_exit_json(x.list[i], out);
+        else
+            show_one(x.list[i], i == 0, x.count == 1, out);
+    }
+    if (json) {
+        k2_buf_puts(out, "]");
+        put_text(out, "master_crash", master);
+    } else if (master[0]) {
+        k2_buf_printf(out, "  the master crashed: %s\n", master);
     }
     k2_free(bytes);
     k2_free(path);

@@ -67,5 +67,7 @@ bool k2m_exit_parse(const char *line, size_t n, k2m_exit *out);
 /* The same as a file, RUN_DIR/logs/exits.jsonl: for the master, and for `k2rl why`. Nothing where it cannot be read. */
 void k2m_exits_append(const char *run_dir, const k2m_exit *e);
 void k2m_exits_load(const char *run_dir, k2m_exits *out);
+/* What is left of a dead run: the last incident, and the master's own crash. Lines of text, or members of a JSON object. */
+void k2m_exits_show(const char *run_dir, bool json, k2_buf *out);
 
 #endif

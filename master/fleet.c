@@ -169,7 +169,7 @@ static void note_exit(k2m_core *m, const k2m_worker *w, const k2m_event *ev)
     e->lived_ns = m->now_ns - e->start_ns;
     e->expected = w->stop_sent && w->incarnation == ev->incarnation && !ev->signal && ev->exit_code == 0 && !e->killed[0];
     if (ev->pid) e->pid = ev->pid;
-    if (ev->text) snprintf(e->last, sizeof e->last, "%.*s", (int)sizeof e->last - 1, ev->text);
+    if (ev->text && !e->expected) snprintf(e->last, sizeof e->last, "%.*s", (int)sizeof e->last - 1, ev->text);
     report_exit(m, e);
 }
 

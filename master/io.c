@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/flight/flight.h"
+#include "common/stack/stack.h"
 
 /* ---- write-ahead: records first, then actions --------------------------------------------------------------------------- */
 
@@ -283,6 +284,7 @@ static k2_code open_log(k2m_io *io, k2_error *err)
     (void)k2_log_level_parse(io->run->config.log_level, &level);
     char *path = k2_asprintf("%s/logs/master-0.log", io->run->config.run_dir);
     io->log = k2_log_open(path, "master", 0, level, err);
+    k2_stack_report_to(path);
     k2_free(path);
     return io->log ? K2_OK : err->code;
 }

@@ -100,7 +100,7 @@ int k2_stacks_main(int argc, char **argv)
         fputs(help, stdout);
         return 0;
     }
-    if (code == K2_OK && crashed) return k2_stack_crashed(crashed);
+    if (code == K2_OK && crashed) return k2_stack_crashed(crashed, operands > 0 ? argv[1] : NULL);
     if (code == K2_OK && operands > 1) code = k2_error_set(&err, K2_BAD_INPUT, "one RUN_DIR; k2rl stacks --help tells more");
     static k2_config config; /* large */
     k2_config_defaults(&config);

@@ -194,7 +194,7 @@ static void print_dead(const why *y, const k2m_core *m)
     if (y->json) {
         printf("{\"alive\": false, \"finished\": %s, \"iteration\": %llu, \"iterations\": %llu, \"version\": %llu, "
                "\"batch_taken\": %llu, \"checkpoint\": %lld, \"running\": %u, \"cut\": %u, \"waiting\": %u, \"unscored\": %u, "
-               "\"scored\": %u}\n",
+               "\"scored\": %u",
                m->finished ? "true" : "false", (unsigned long long)m->iteration, (unsigned long long)y->config.iterations,
                (unsigned long long)n.step_consumed, (unsigned long long)n.step_taken,
                m->checkpoint.exists ? (long long)m->checkpoint.number : -1LL, n.running, n.queued_resumed, waiting, n.finished,
@@ -216,6 +216,17 @@ static void print_dead(const why *y, const k2m_core *m)
            n.running, n.queued_resumed, waiting, n.finished, n.scored);
 }
 
+/* Who went down last, and what first: of a run that has ended as it should it says nothing. */
+static void print_exits(const why *y, const k2m_core *m)
+{
+    k2_buf b;
+    k2_buf_init(&b, 1 << 20);
+    if (!m->finished || y->json) k2m_exits_show(y->dir, y->json, &b);
+    if (y->json) k2_buf_puts(&b, "}\n");
+    fwrite(b.data, 1, b.len, stdout);
+    k2_buf_fini(&b);
+}
+
 static k2_code look_back(why *y, k2_journal *journal, k2_error *err)
 {
     k2m_core_config cc = {
@@ -225,7 +236,10 @@ static k2_code look_back(why *y, k2_journal *journal, k2_error *err)
     if (code != K2_OK) return code;
     code = k2_journal_read(journal, 0, apply, &x, err);
     if (code == K2_OK) code = x.code;
-    if (code == K2_OK) print_dead(y, x.core);
+    if (code == K2_OK) {
+        print_dead(y, x.core);
+        print_exits(y, x.core);
+    }
     k2m_core_free(x.core);
     return code;
 }

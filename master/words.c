@@ -40,7 +40,7 @@ void k2m_words_find(char *text, size_t n, bool crashed, k2m_words *out)
     uint32_t count = split(text, n, lines), end = count;
     *out = (k2m_words){.last = count ? lines[count - 1] : ""};
     while (crashed && end > 0 && count - end < AFTER_MAX && !marked(lines[end - 1])) end--;
-    bool report = crashed && end > 0 && marked(lines[end - 1]);
+    bool report = out->report = crashed && end > 0 && marked(lines[end - 1]);
     uint32_t from = report ? end : count;
     while (report && from > 0 && marked(lines[from - 1])) from--;
     if (report)
@@ -48,6 +48,16 @@ void k2m_words_find(char *text, size_t n, bool crashed, k2m_words *out)
     else
         from = count - K2_MIN(count, PLAIN_MAX);
     while (from < (report ? end : count) && out->count < K2M_WORDS_MAX) out->lines[out->count++] = lines[from++];
+}
+
+size_t k2m_words_read(const char *path, char *out, size_t n)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    off_t size = lseek(fd, 0, SEEK_END), from = size > (off_t)n ? size - (off_t)n : 0;
+    ssize_t got = pread(fd, out, n, from);
+    close(fd);
+    return got > 0 ? (size_t)got : 0;
 }
 
 /* ---- memory

@@ -11,7 +11,8 @@
 typedef struct k2m_words {
     char *lines[K2M_WORDS_MAX]; /* into the text */
     uint32_t count;
-    const char *last; /* the one that says most: the last of all; "" = nothing */
+    const char *last; /* the one that says most: the last of all, or the summary of the crash; "" = nothing */
+    bool report;      /* it is a crash's own report */
 } k2m_words;
 
 /* k2m_words_find - the lines of a log that tell of an end: a crash's own report where the log ends with one, else the last ones.
@@ -21,6 +22,9 @@ typedef struct k2m_words {
  * tests    tests/unit/master/words_test.c
  */
 void k2m_words_find(char *text, size_t n, bool crashed, k2m_words *out);
+
+/* The end of a file, at most n bytes; out has one more. */
+size_t k2m_words_read(const char *path, char *out, size_t n);
 
 /* The path of a cgroup in the text of /proc/PID/cgroup: of the v1 hierarchy that has `controller`, or of v2 with "". Pure; false: it is
  * not there, or outside of what we can see. */

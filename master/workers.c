@@ -3,7 +3,6 @@
 #include "master/words_int.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,19 +31,6 @@ static char *log_path(const k2m_io *io, uint32_t worker)
     return k2_asprintf("%s/logs/%s.log", io->run->config.run_dir, name);
 }
 
-/* The end of a worker's log. */
-static size_t read_tail(const k2m_io *io, uint32_t worker, char out[K2M_TAIL_BYTES + 1])
-{
-    char *path = log_path(io, worker);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    k2_free(path);
-    if (fd < 0) return 0;
-    off_t size = lseek(fd, 0, SEEK_END), from = size > (off_t)K2M_TAIL_BYTES ? size - (off_t)K2M_TAIL_BYTES : 0;
-    ssize_t got = pread(fd, out, K2M_TAIL_BYTES, from);
-    close(fd);
-    return got > 0 ? (size_t)got : 0;
-}
-
 static void proc_free(k2m_proc *p)
 {
     for (k2m_proc **at = &p->io->slots[p->worker].procs; *at; at = &(*at)->next)
@@ -70,7 +56,9 @@ static void on_exit_of(void *arg, int exit_code, int term_signal)
     char bytes[K2M_TAIL_BYTES + 1];
     uint64_t oom_now = 0;
     k2m_words words;
-    k2m_words_find(bytes, read_tail(io, p->worker, bytes), term_signal != 0, &words);
+    char *path = log_path(io, p->worker);
+    k2m_words_find(bytes, k2m_words_read(path, bytes, K2M_TAIL_BYTES), term_signal != 0, &words);
+    k2_free(path);
     k2m_event ev = {.type = K2M_EV_EXIT,
                     .worker = p->worker,
                     .incarnation = p->incarnation,

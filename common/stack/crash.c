@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <execinfo.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -31,6 +32,7 @@ static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 #endif
 
 static atomic_flag crashing = ATOMIC_FLAG_INIT;
+static char report_path[1024]; /* where the report goes besides stderr; "" = nowhere */
 
 static char *put_number(char *at, uint64_t v)
 {
@@ -56,7 +58,7 @@ static bool report_from_outside(const char *text)
     static char copy[128];
     extern char **environ;
     strncpy(copy, text, sizeof copy - 1);
-    char *argv[] = {name, command, option, copy, NULL};
+    char *argv[] = {name, command, option, copy, report_path, NULL};
     /* vfork: a fork would copy the tables of all our memory, and call what others have registered for it. */
     pid_t pid = vfork();
     if (pid == 0) {
@@ -104,6 +106,11 @@ static void stack_on_crash(int signum, siginfo_t *info, void *context)
     signal(signum, SIG_DFL);
     /* A fault comes again by itself when we return, with the registers that a core dump should show. */
     if (sent) syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), signum);
+}
+
+void k2_stack_report_to(const char *path)
+{
+    snprintf(report_path, sizeof report_path, "%s", path);
 }
 
 void k2_stack_arm(pid_t looker)
@@ -162,7 +169,12 @@ static void put_crashed(k2_buf *b, const crash *c, const k2_stacks *all, const k
     k2_buf_printf(b, K2_STACK_CRASH_MARK "%s %s in %s\n", name, cause, line);
 }
 
-int k2_stack_crashed(const char *text)
+static bool put_out(const k2_buf *b, int fd)
+{
+    return fd >= 0 && write(fd, b->data, b->len) == (ssize_t)b->len;
+}
+
+int k2_stack_crashed(const char *text, const char *path)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
     crash c;
@@ -178,7 +190,10 @@ int k2_stack_crashed(const char *text)
         k2_stack s = without_handler(&all.threads[i]);
         put_crashed(&b, &c, &all, &s);
     }
-    bool told = b.len > 0 && write(STDERR_FILENO, b.data, b.len) == (ssize_t)b.len;
+    bool told = b.len > 0 && put_out(&b, STDERR_FILENO);
+    int fd = path && path[0] && b.len > 0 ? open(path, O_WRONLY | O_APPEND | O_CLOEXEC) : -1;
+    told = put_out(&b, fd) || told;
+    if (fd >= 0) close(fd);
     k2_buf_fini(&b);
     k2_stacks_free(&all);
     return told ? 0 : 1;

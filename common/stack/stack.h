@@ -135,10 +135,12 @@ size_t k2_stack_clusters(k2_stack_member *members, size_t count, k2_stack_cluste
  * tests    tests/e2e/crash_test.sh
  */
 void k2_stack_arm(pid_t looker);
+/* The report goes to this file, too, where its end is looked for: the master's log. Before the loop runs. */
+void k2_stack_report_to(const char *path);
 
-/* The other half: what "k2rl stacks --crashed" does. `text` is "SIGNUM TID DETAIL" as the handler put it together; the target is our
- * parent. Gives the exit status. */
-int k2_stack_crashed(const char *text);
+/* The other half: what "k2rl stacks --crashed TEXT [PATH]" does, with TEXT as the handler put it together; the target is our parent. Gives
+ * the exit status. */
+int k2_stack_crashed(const char *text, const char *path);
 /* A stack in one line, innermost first: "a < b < main"; at most `functions` of the program's own and what libraries they are in. */
 void k2_stack_line(const k2_stack *s, uint32_t functions, char *out, size_t n);
 
