@@ -19,6 +19,7 @@
 #include "common/config/config.h"
 #include "common/wire/wire.h"
 #include "master/exits_int.h"
+#include "master/look_int.h"
 #include "replay/replay.h"
 
 #define K2M_ENDPOINT_MAX  256u
@@ -183,6 +184,7 @@ typedef struct k2m_worker {
     uint64_t restarts[K2M_RESTARTS_KEPT];       /* ring of times */
     uint32_t restart_count, restarts_total;
     uint64_t pid;
+    char host[K2M_HOST_MAX];
     char endpoint[K2M_ENDPOINT_MAX];
     /* the command under way, cmd_type NONE when idle */
     uint64_t cmd;
@@ -200,6 +202,7 @@ typedef struct k2m_worker {
     uint32_t census; /* as what census.c has counted it */
     uint64_t owes_poll_ns; /* since when its next POLL is due; 0 = one lies with us. The I/O side writes it */
     char phase[K2_WIRE_NAME_MAX + 1]; /* as it says in POLL; the I/O side writes it */
+    k2m_gauges gauges;                /* the same */
 } k2m_worker;
 
 typedef struct k2m_prompts {
@@ -248,7 +251,7 @@ typedef struct k2m_fleet {
     uint64_t looks;   /* at one worker each, since new: for tests of what an event costs */
 } k2m_fleet;
 
-typedef struct k2m_core {
+struct k2m_core {
     k2m_core_config c;
     k2_replay *replay;
     k2m_worker *workers;
@@ -285,6 +288,8 @@ typedef struct k2m_core {
     uint64_t force_version;
     k2_digest force_digest;
     uint64_t force_bytes;
+
+    k2m_seen seen; /* the I/O side writes it */
 
     k2m_phase phase;
     uint64_t phase_since_ns, progress_ns;
@@ -335,7 +340,7 @@ typedef struct k2m_core {
 
     k2m_outbox *out;                /* of the step under way */
     k2m_outbox outbox;
-} k2m_core;
+};
 
 /* k2m_core_new - all memory of a run's plan.
  *
@@ -356,37 +361,6 @@ const k2m_outbox *k2m_core_step(k2m_core *m, const k2m_event *ev);
 bool k2m_core_current(const k2m_core *m, uint64_t worker, uint64_t incarnation);
 /* One line: what is waited for, and who owes it. */
 void k2m_core_owes(const k2m_core *m, char *out, size_t n);
-/* ---- waits.c ---- */
-
-#define K2M_WAITS_MAX  K2_WIRE_WAITS_MAX
-#define K2M_SILENT_NS  (300 * K2_NS_PER_MS) /* a live worker asks again within milliseconds, on a busy machine too */
-
-/* One line of the wait-for chain. */
-typedef struct k2m_wait {
-    uint32_t parent;                /* place of what waits for it, from 1; 0 = the top */
-    char what[128], owner[K2_WIRE_NAME_MAX];
-    uint64_t pid;                   /* 0 = none, or the master's own */
-    uint64_t since_ns, deadline_ns; /* points in time; deadline 0 = none */
-    uint64_t silent_ns;             /* how long its POLL is due, 0 = it is not */
-} k2m_wait;
-
-typedef struct k2m_waits {
-    k2m_wait list[K2M_WAITS_MAX];
-    uint32_t count, culprit; /* place from 1, 0 = nobody stands out */
-} k2m_waits;
-
-/* k2m_core_waits - who is blocking: what the phase waits for, down to processes; step > group > trajectory > engine > process.
- *
- * keeps    the worker that has been silent longest is always in the list, whether the phase waits for it or not; the culprit is
- *          it, else a process that is not there, else the oldest command under way, else the oldest answer's line
- * threads  pure
- * tests    tests/unit/master/waits_test.c
- */
-void k2m_core_waits(const k2m_core *m, uint64_t now_ns, k2m_waits *out);
-/* One line of text for the log. */
-void k2m_wait_text(const k2m_waits *waits, uint32_t i, uint64_t now_ns, char *out, size_t n);
-/* A deadline has passed: the chain goes into the log. */
-void k2m_waits_log(k2m_core *m);
 k2m_asked *k2m_asked_slot(const k2m_core *m, uint64_t id);
 /* "trainer-0" */
 void k2m_worker_name(const k2m_worker *w, char out[K2_WIRE_NAME_MAX]);

@@ -44,6 +44,7 @@ static void launch(k2m_core *m, k2m_worker *w)
     w->stop_sent = false;
     w->prepare_fails = 0;
     w->phase[0] = 0;
+    w->gauges = (k2m_gauges){0};
     w->pid = 0;
     w->owes_poll_ns = 0;
     k2m_action *a = k2m_act(m, K2M_ACT_LAUNCH);
@@ -227,6 +228,7 @@ void k2m_fleet_hello(k2m_core *m, const k2m_event *ev)
         return;
     }
     w->pid = h->pid;
+    snprintf(w->host, sizeof w->host, "%.*s", (int)sizeof w->host - 1, h->host);
     snprintf(w->endpoint, sizeof w->endpoint, "%.*s", (int)sizeof w->endpoint - 1, h->endpoint);
     w->lease_ns = m->now_ns + ms(m->c.config->master_lease_ms);
     w->owes_poll_ns = m->now_ns;

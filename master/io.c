@@ -248,6 +248,7 @@ static k2_code open_parts(k2m_io *io, k2_error *err)
     io->launch = k2_launch_open(io->loop, "local", io->log, err);
     if (!io->launch) return err->code;
     io->http = k2_http_client_new(io->loop, NULL);
+    io->list_http = k2_http_client_new(io->loop, NULL);
     k2_xfer_config xc = {.transport = c->xfer_transport,
                          .chunk_bytes = c->xfer_chunk_bytes,
                          .retries = (uint32_t)c->xfer_retries,
@@ -263,6 +264,7 @@ static void close_parts(k2m_io *io)
     k2_launch_close(io->launch);
     k2m_calls_drop(io);
     if (io->http) k2_http_client_close(io->http);
+    if (io->list_http) k2_http_client_close(io->list_http);
     k2_net_server_close(io->server);
     k2_loop_free(io->loop); /* the last write ends here */
     k2_xfer_segment_destroy(io->segment);

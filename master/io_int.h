@@ -26,6 +26,8 @@
 #define K2M_ANSWER_BYTES_MAX (64u << 20) /* body of one answer of the proxy */
 #define K2M_QUEUE_MAX     4u             /* commands that wait for a worker's POLL: the core has one under way, and STOP */
 #define K2M_WHY_MAX       8u             /* askers of `why` at once; more are refused */
+#define K2M_LIST_NS       (1500 * K2_NS_PER_MS) /* longest time that an answer waits for the proxy's list */
+#define K2M_LIST_EVERY_NS (5 * K2_NS_PER_S) /* while nothing moves, so that the log can name the engine too */
 #define K2M_PROBE_NS      (500 * K2_NS_PER_MS) /* from the question to the answer: who lives asks for work again meanwhile */
 #define K2M_TAIL_BYTES    16384u         /* of a worker's log, looked at when it died: a crash's own report fits */
 
@@ -142,7 +144,9 @@ typedef struct k2m_io {
     uint32_t why_count;
     uint64_t probe_ns; /* when the probe under way began */
     k2m_snapshot snapshot;
-    k2_http_client *http;
+    k2_http_client *http, *list_http; /* to the proxy: requests; its list of them, which must not stand in line behind those */
+    k2_http_call *list_call;
+    uint64_t list_asked_ns;
     k2m_call *calls; /* under way to the proxy */
     k2_xfer *xfer;
     k2_xfer_segment *segment; /* of the batch */
@@ -190,7 +194,11 @@ bool k2m_snapshot_keeps(k2m_io *io, const k2m_action *a);
 void k2m_snapshot_tick(k2m_io *io, uint64_t now_ns);
 void k2m_snapshot_fini(k2m_io *io);
 void k2m_io_carry_out(k2m_io *io, const k2m_action *a); /* LAUNCH, KILL */
-/* ask.c: WHY */
+/* proxy_list.c: what the proxy says of its requests, kept in the core's `seen` */
+void k2m_proxy_list_ask(k2m_io *io);
+/* False where the body is not such a list; entries that are not of this run are passed over. tests/unit/master/look_test.c */
+bool k2m_proxy_list_read(const k2m_core *m, const char *body, size_t n, uint64_t now_ns, k2m_seen *out);
+/* ask.c: WHY and TOP */
 void k2m_ask(k2m_io *io, k2_net_call *call);
 void k2m_ask_tick(k2m_io *io, uint64_t now_ns);
 

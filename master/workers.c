@@ -140,6 +140,7 @@ void k2m_workers_launch(k2m_io *io, const k2m_action *a)
         p->pid = (uint64_t)k2_launch_pid(p->proc);
         p->oom_file = p->pid ? k2m_oom_file("/sys/fs/cgroup", (pid_t)p->pid) : NULL;
         (void)k2m_oom_read(p->oom_file, &p->oom_before);
+        io->core->workers[a->worker].pid = p->pid; /* until its HELLO says it: for `why` */
         return;
     }
     k2_free(p);
@@ -214,6 +215,7 @@ static void on_poll(k2m_io *io, k2_net_call *call, const k2_msg *msg)
     io->core->workers[worker].owes_poll_ns = 0;
     if (s->queued > 0 && s->queue[0].incarnation != msg->incarnation) drop_queue(s);
     snprintf(io->core->workers[worker].phase, sizeof io->core->workers[worker].phase, "%s", msg->poll.phase);
+    k2m_gauges_take(&io->core->workers[worker].gauges, &msg->poll.gauges, s->poll_since_ns);
     flush_queue(io, worker);
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_ALIVE, .worker = worker});
 }

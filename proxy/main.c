@@ -238,9 +238,9 @@ static void tell_status(void *arg)
     k2i_px_stats_get(p->io->core, &s);
     k2_flight_count(K2_FLIGHT_QUEUES, s.queued, s.running, 0, 0);
     const k2_wire_metric gauges[] = {
-        {"running", s.running},      {"queued", s.queued},           {"outstanding_tokens", (double)s.outstanding},
-        {"engines_ready", s.ready},  {"retried", (double)s.retried}, {"moved", (double)s.moved},
-        {"failed", (double)s.failed}};
+        {"running", s.running},       {"queued", s.queued},           {"outstanding_tokens", (double)s.outstanding},
+        {"engines_ready", s.ready},   {"retried", (double)s.retried}, {"moved", (double)s.moved},
+        {"failed", (double)s.failed}, {"done", (double)s.done}};
     k2_net_worker_status(p->worker, p->stopping ? "stopping" : "serving", gauges, K2_COUNT(gauges));
 }
 

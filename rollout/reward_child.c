@@ -44,7 +44,7 @@ struct k2i_rewarder {
     /* the item in work */
     bool busy;
     call *current; /* NULL: its caller has gone, only the answer is awaited */
-    uint64_t trajectory;
+    uint64_t trajectory, since_ns;
     uint64_t flight; /* in the flight recorder */
     uint32_t tries;
     bool pumping;
@@ -251,6 +251,11 @@ static void on_timeout(void *arg)
 {
     k2i_rewarder *r = arg;
     char why[K2I_SCORE_DETAIL_MAX];
+    k2i_rewarder_state s;
+    k2i_rewarder_state_get(r, &s);
+    K2_LOG_WARN(r->log,
+                "wait: deadline passed: trajectory %llu for its reward: the reward command pid=%ld since=%.1fs, waiting=%u",
+                (unsigned long long)s.trajectory, (long)s.pid, (double)(k2_loop_now_ns(r->loop) - s.since_ns) / 1e9, s.waiting);
     snprintf(why, sizeof why, "the reward command gave no answer within %llu ms", (unsigned long long)r->timeout_ms);
     give_up(r);
     settle(r, false, 0, why);
@@ -273,6 +278,7 @@ static void ask(k2i_rewarder *r)
     k2_buf line;
     k2_buf_init(&line, 64u << 20);
     k2i_score_write_item(item, &line);
+    r->since_ns = k2_loop_now_ns(r->loop);
     r->timer = k2_timer_start(r->loop, r->timeout_ms * K2_NS_PER_MS, 0, on_timeout, r);
     k2_conn *io = k2_child_io(r->proc->child);
     if (io) (void)k2_conn_write(io, line.data, line.len); /* a pipe that has closed shows in on_close */
@@ -328,6 +334,29 @@ void k2i_rewarder_cancel(k2i_rewarder *r, const k2i_score_batch *batch)
         call_remove(r, c);
         return;
     }
+}
+
+/* Before the command stands its guard (k2_child_spec.guarded), whose only child it is. */
+static pid_t command_pid(const k2i_rewarder *r)
+{
+    if (!r->proc || !r->proc->child) return 0;
+    long guard = (long)k2_child_pid(r->proc->child), pid = 0;
+    char path[96];
+    snprintf(path, sizeof path, "/proc/%ld/task/%ld/children", guard, guard);
+    FILE *f = fopen(path, "re");
+    if (f && fscanf(f, "%ld", &pid) != 1) pid = 0;
+    if (f) fclose(f);
+    return (pid_t)(pid > 0 ? pid : guard);
+}
+
+void k2i_rewarder_state_get(const k2i_rewarder *r, k2i_rewarder_state *out)
+{
+    *out = (k2i_rewarder_state){.waiting = r->waiting,
+                                .busy = r->busy,
+                                .pid = command_pid(r),
+                                .trajectory = r->trajectory,
+                                .since_ns = r->since_ns,
+                                .deadline_ns = r->since_ns + r->timeout_ms * K2_NS_PER_MS};
 }
 
 k2i_rewarder *k2i_rewarder_new(k2_loop *loop, const k2_config *config, k2_log *log)

@@ -93,6 +93,14 @@ void k2i_rewarder_free(k2i_rewarder *r);
  * errors   FULL when K2I_SCORE_QUEUE_MAX items wait; on_done does not come then
  */
 k2_code k2i_rewarder_score(k2i_rewarder *r, k2i_score_batch *batch, void (*on_done)(void *arg), void *arg);
+/* What the command is at. */
+typedef struct k2i_rewarder_state {
+    uint32_t waiting;                /* items, the one in work included */
+    bool busy;                       /* the command has an item */
+    pid_t pid;                       /* of the command; 0: none runs */
+    uint64_t trajectory, since_ns, deadline_ns; /* of the item; with busy */
+} k2i_rewarder_state;
+void k2i_rewarder_state_get(const k2i_rewarder *r, k2i_rewarder_state *out);
 /* The caller of this batch has gone: it is forgotten, on_done does not come. */
 void k2i_rewarder_cancel(k2i_rewarder *r, const k2i_score_batch *batch);
 

@@ -272,11 +272,14 @@ static void on_status(void *arg)
     k2i_engine_weights_get(w->engine, &version, &digest);
     k2i_engine_stats_get(w->engine, &s);
     k2i_engine_times_get(w->engine, &model_ns, &busy_ns);
+    k2i_rewarder_state reward;
+    k2i_rewarder_state_get(w->rewarder, &reward);
+    uint64_t now_ns = k2_loop_now_ns(w->loop), left_ns = reward.deadline_ns > now_ns ? reward.deadline_ns - now_ns : 0;
     const k2_wire_metric gauges[] = {
         {"running", s.running},
         {"waiting", s.waiting},
         {"tokens_waiting", (double)s.waiting_tokens},
-        {"generated", (double)s.generated},
+        {"tokens", (double)s.generated},
         {"prefilled", (double)s.prefill_rows},
         {"cached", (double)s.cached_tokens},
         {"preemptions", (double)s.preemptions},
@@ -284,6 +287,10 @@ static void on_status(void *arg)
         {"version", (double)version},
         {"busy_seconds", (double)busy_ns / 1e9},
         {"model_seconds", (double)model_ns / 1e9},
+        {"scores", reward.waiting},
+        {"reward_pid", reward.busy ? (double)reward.pid : 0},
+        {"reward_seconds", reward.busy ? (double)(now_ns - reward.since_ns) / 1e9 : 0},
+        {"reward_left_seconds", reward.busy ? (double)left_ns / 1e9 : 0},
     };
     k2_flight_count(K2_FLIGHT_QUEUES, s.waiting, s.running, 0, 0);
     k2_net_worker_status(w->net, phase_of(w), gauges, K2_COUNT(gauges));

@@ -226,7 +226,8 @@ static void on_lost(void *arg, k2_code why, const char *text)
 static void on_status(void *arg)
 {
     trainer_io *io = arg;
-    k2_wire_metric gauges[] = {{.name = "steps", .value = (double)atomic_load(&io->work.progress)}};
+    k2_wire_metric gauges[] = {{.name = "steps", .value = (double)atomic_load(&io->work.progress)},
+                               {.name = "tokens", .value = (double)atomic_load(&io->work.tokens)}};
     const char *phase = io->work_running ? k2_msg_name(io->command.type) : "idle";
     k2_net_worker_status(io->worker, phase, gauges, K2_COUNT(gauges));
 }

@@ -272,6 +272,13 @@ static k2_code pretrain_one(k2i_work *w, uint64_t step, k2i_metrics *metrics, k2
     return code == K2_OK && bad ? pretrain_aside(w, step, bad, err) : code;
 }
 
+/* What a step says that it had; a step that failed says nothing. */
+static void count_tokens(k2i_work *w, const k2i_metrics *step)
+{
+    double tokens = k2i_metrics_get(step, "tokens");
+    if (tokens > 0) atomic_fetch_add(&w->tokens, (uint64_t)tokens);
+}
+
 void k2i_work_pretrain(k2i_work *w, uint64_t from, uint64_t to, k2i_result *out)
 {
     result_begin(out);
@@ -285,6 +292,7 @@ void k2i_work_pretrain(k2i_work *w, uint64_t from, uint64_t to, k2i_result *out)
         step->count = 0;
         code = pretrain_one(w, s, step, &out->error);
         if (code == K2_OK) metrics_merge(&out->metrics, step, s - from);
+        count_tokens(w, step);
         atomic_fetch_add(&w->progress, 1);
     }
     k2_free(step);
@@ -344,6 +352,7 @@ void k2i_work_train(k2i_work *w, uint64_t step, const char *locator, uint64_t by
                       .bad = bad};
     if (code == K2_OK && bad) code = k2i_put_aside(w, &s, &out->error);
     if (code == K2_OK) w->step = step;
+    count_tokens(w, &out->metrics);
     atomic_fetch_add(&w->progress, 1);
     k2_free(memory);
 }

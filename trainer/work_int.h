@@ -40,7 +40,7 @@ typedef struct k2i_work {
     k2i_moments moments;    /* whose moments the optimizer holds */
     uint64_t step, pretrain_step;
     k2_xfer_segment *published[2]; /* the version published last, and the one before */
-    _Atomic uint64_t progress;     /* steps done, read by the loop's thread for POLL */
+    _Atomic uint64_t progress, tokens; /* steps done and what was in them, read by the loop's thread for POLL */
 } k2i_work;
 
 /* k2i_work_open - start the transfer engine.

@@ -137,7 +137,7 @@ typedef struct k2_wire_engines {
     F(STR, text, K2_WIRE_TEXT_MAX)
 
 /* The wait-for chain from the step down; the lists run side by side. A wait's number is its place from 1: `parents` are such
- * numbers, 0 = the top, and so is culprit, 0 = none found. pids: 0 = none. left_ms: until the deadline, 0 = it has passed,
+ * numbers, 0 = the top, and so is culprit, 0 = none found. pids: 0 = none; they mean something on their host. left_ms: until the deadline, 0 = it has passed,
  * UINT64_MAX = none. silent_ms: since when the process owes a POLL, 0 = it owes none. */
 #define K2_WIRE_FIELDS_waits(F)             \
     F(STR, run_id, K2_WIRE_TEXT_MAX)        \
@@ -149,6 +149,7 @@ typedef struct k2_wire_engines {
     F(STRS, owners, K2_WIRE_WAITS_MAX)      \
     F(U64S, parents, K2_WIRE_WAITS_MAX)     \
     F(U64S, pids, K2_WIRE_WAITS_MAX)        \
+    F(STRS, hosts, K2_WIRE_WAITS_MAX)       \
     F(U64S, since_ms, K2_WIRE_WAITS_MAX)    \
     F(U64S, left_ms, K2_WIRE_WAITS_MAX)     \
     F(U64S, silent_ms, K2_WIRE_WAITS_MAX)

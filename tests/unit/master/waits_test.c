@@ -28,6 +28,23 @@ static void check_shape(const k2m_core *m, const k2m_waits *w)
     }
 }
 
+/* The worker has a line that says for how long it has been silent. It is the culprit, unless nobody waits for it and somebody
+ * for another one that is silent or not there. */
+static void check_named(const k2m_waits *waits, const char *name)
+{
+    bool named = false, idle = false;
+    for (uint32_t i = 0; i < waits->count; i++) {
+        if (strcmp(waits->list[i].owner, name) != 0 || waits->list[i].silent_ns <= K2_NS_PER_S) continue;
+        named = true;
+        idle |= strstr(waits->list[i].what, "nobody waits for it yet") != NULL;
+    }
+    if (!named) fail_msg("%s is not named", name);
+    assert_true(waits->culprit > 0);
+    const k2m_wait *culprit = &waits->list[waits->culprit - 1];
+    if (!idle) assert_string_equal(culprit->owner, name);
+    assert_true(culprit->silent_ns > 0 || strstr(culprit->what, "process"));
+}
+
 /* Every worker in turn owes its POLL; the youngest silence must lose against the oldest. */
 static void silent_is_named(sim *s)
 {
@@ -43,9 +60,7 @@ static void silent_is_named(sim *s)
         k2m_core_waits(m, m->now_ns + 2 * K2_NS_PER_S, &waits);
         check_shape(m, &waits);
         k2m_worker_name(w, name);
-        assert_true(waits.culprit > 0);
-        assert_string_equal(waits.list[waits.culprit - 1].owner, name);
-        assert_true(waits.list[waits.culprit - 1].silent_ns > K2_NS_PER_S);
+        check_named(&waits, name);
     }
     all_speak(s);
 }

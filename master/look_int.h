@@ -1,0 +1,106 @@
+/* look - what can be seen of a run from outside: what workers and the proxy say of themselves, who is blocking, how it goes.
+ * Pure: functions over the core, which they do not change. Included by core_int.h.
+ *
+ * What the I/O side hears beside the core's events (gauges of POLLs, the proxy's list of requests) it writes into the core's
+ * memory; no decision is made from it.
+ */
+#ifndef K2_MASTER_LOOK_INT_H
+#define K2_MASTER_LOOK_INT_H
+
+#include "common/base/base.h"
+#include "common/wire/wire.h"
+
+#define K2M_HOST_MAX 64u /* of a host name; a longer one is cut, only people read it */
+
+typedef struct k2m_core k2m_core;
+
+/* ---- gauges.c: what a worker says with POLL ----------------------------------------------------------------------------- */
+
+/* enum, name on the wire. TOKENS and DONE count up; a rate is kept of them. */
+#define K2M_GAUGE_NAMES(G)                                                                                                     \
+    G(RUNNING, "running")      /* rollout, proxy: requests in work */                                                          \
+    G(WAITING, "waiting")      /* rollout: requests behind them */                                                             \
+    G(QUEUED, "queued")        /* proxy: requests without an engine */                                                         \
+    G(READY, "engines_ready")  /* proxy */                                                                                     \
+    G(TOKENS, "tokens")        /* generated (rollout), trained (trainer) */                                                    \
+    G(DONE, "done")            /* proxy: requests answered */                                                                  \
+    G(SCORES, "scores")        /* rollout: answers that wait for the reward command, the one in work included */               \
+    G(REWARD_PID, "reward_pid") /* of the command while it has an answer, else 0 */                                            \
+    G(REWARD_S, "reward_seconds")                                                                                              \
+    G(REWARD_LEFT_S, "reward_left_seconds")
+
+typedef enum k2m_gauge {
+#define K2M_G(name, text) K2M_G_##name,
+    K2M_GAUGE_NAMES(K2M_G)
+#undef K2M_G
+    K2M_G_COUNT
+} k2m_gauge;
+
+#define K2M_RATE_NS K2_NS_PER_S /* shortest stretch that a rate is taken over */
+
+typedef struct k2m_gauges {
+    double value[K2M_G_COUNT]; /* as of at_ns */
+    uint64_t at_ns;           /* 0: nothing was said yet */
+    uint64_t from_ns;         /* of the rates' stretch */
+    double from_tokens, from_done, tokens_per_s, done_per_s;
+} k2m_gauges;
+
+/* Take the gauges of one POLL; names that are not ours are passed over. A counter that went back starts its rate anew. */
+void k2m_gauges_take(k2m_gauges *g, const k2_wire_metrics *said, uint64_t now_ns);
+
+/* ---- the proxy's list of requests ----------------------------------------------------------------------------------------- */
+
+#define K2M_SEEN_MAX    64u                /* requests that have been quiet longest */
+#define K2M_SEEN_OLD_NS (10 * K2_NS_PER_S) /* what is older is not believed any more */
+#define K2M_NOBODY      UINT32_MAX
+
+typedef struct k2m_request {
+    uint64_t id;     /* trajectory, or K2M_EVAL_BIT and the prompt's number; 0 with score */
+    bool score;      /* POST /k2/score */
+    bool queued;     /* without an engine */
+    uint32_t worker; /* number of the engine in the fleet; K2M_NOBODY when queued */
+    uint32_t tokens, attempts;
+    uint64_t since_ns, heard_ns, deadline_ns; /* points in time; heard: the last sign of the engine, 0 = none yet */
+} k2m_request;
+
+typedef struct k2m_seen {
+    uint64_t at_ns; /* when the proxy said it; 0 = never */
+    uint32_t running, queued, count;
+    k2m_request list[K2M_SEEN_MAX]; /* the quietest first */
+} k2m_seen;
+
+/* ---- waits.c: who is blocking ------------------------------------------------------------------------------------------------ */
+
+#define K2M_WAITS_MAX  K2_WIRE_WAITS_MAX
+#define K2M_SILENT_NS  (300 * K2_NS_PER_MS) /* a live worker asks again within milliseconds, on a busy machine too */
+
+/* One line of the wait-for chain. */
+typedef struct k2m_wait {
+    uint32_t parent;                /* place of what waits for it, from 1; 0 = the top */
+    char what[128], owner[K2_WIRE_NAME_MAX];
+    uint64_t pid;                   /* 0 = none, or the master's own */
+    const char *host;               /* of the pid; "" with 0. Lives as long as the core */
+    uint64_t since_ns, deadline_ns; /* points in time; deadline 0 = none */
+    uint64_t silent_ns;             /* how long its POLL is due, 0 = it is not */
+} k2m_wait;
+
+typedef struct k2m_waits {
+    k2m_wait list[K2M_WAITS_MAX];
+    uint32_t count, culprit; /* place from 1, 0 = nobody stands out */
+} k2m_waits;
+
+/* k2m_core_waits - who is blocking: what the phase waits for, down to processes; step > group > trajectory > engine > process.
+ *
+ * keeps    the worker that has been silent longest is always in the list, whether the phase waits for it or not. The culprit is,
+ *          in this order: who is waited for and says nothing; who is waited for and not there; who says nothing though nobody
+ *          waits yet; the oldest command under way; a reward command at work; the oldest answer's line
+ * threads  pure
+ * tests    tests/unit/master/waits_test.c
+ */
+void k2m_core_waits(const k2m_core *m, uint64_t now_ns, k2m_waits *out);
+/* One line of text for the log. */
+void k2m_wait_text(const k2m_waits *waits, uint32_t i, uint64_t now_ns, char *out, size_t n);
+/* A deadline has passed: the chain goes into the log. */
+void k2m_waits_log(k2m_core *m);
+
+#endif
