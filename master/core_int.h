@@ -289,7 +289,7 @@ struct k2m_core {
     k2_digest force_digest;
     uint64_t force_bytes;
 
-    k2m_seen seen; /* the I/O side writes it */
+    k2m_proxy_list listed; /* the I/O side writes it */
 
     k2m_phase phase;
     uint64_t phase_since_ns, progress_ns;

@@ -194,10 +194,10 @@ bool k2m_snapshot_keeps(k2m_io *io, const k2m_action *a);
 void k2m_snapshot_tick(k2m_io *io, uint64_t now_ns);
 void k2m_snapshot_fini(k2m_io *io);
 void k2m_io_carry_out(k2m_io *io, const k2m_action *a); /* LAUNCH, KILL */
-/* proxy_list.c: what the proxy says of its requests, kept in the core's `seen` */
+/* proxy_list.c: what the proxy says of its requests, kept in the core's `listed` */
 void k2m_proxy_list_ask(k2m_io *io);
 /* False where the body is not such a list; entries that are not of this run are passed over. tests/unit/master/look_test.c */
-bool k2m_proxy_list_read(const k2m_core *m, const char *body, size_t n, uint64_t now_ns, k2m_seen *out);
+bool k2m_proxy_list_read(const k2m_core *m, const char *body, size_t n, uint64_t now_ns, k2m_proxy_list *out);
 /* ask.c: WHY and TOP */
 void k2m_ask(k2m_io *io, k2_net_call *call);
 void k2m_ask_tick(k2m_io *io, uint64_t now_ns);

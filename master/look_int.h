@@ -50,8 +50,8 @@ void k2m_gauges_take(k2m_gauges *g, const k2_wire_metrics *said, uint64_t now_ns
 
 /* ---- the proxy's list of requests ----------------------------------------------------------------------------------------- */
 
-#define K2M_SEEN_MAX    64u                /* requests that have been quiet longest */
-#define K2M_SEEN_OLD_NS (10 * K2_NS_PER_S) /* what is older is not believed any more */
+#define K2M_LISTED_MAX    64u                /* requests that have been quiet longest */
+#define K2M_LIST_OLD_NS (10 * K2_NS_PER_S) /* what is older is not believed any more */
 #define K2M_NOBODY      UINT32_MAX
 
 typedef struct k2m_request {
@@ -63,11 +63,11 @@ typedef struct k2m_request {
     uint64_t since_ns, heard_ns, deadline_ns; /* points in time; heard: the last sign of the engine, 0 = none yet */
 } k2m_request;
 
-typedef struct k2m_seen {
+typedef struct k2m_proxy_list {
     uint64_t at_ns; /* when the proxy said it; 0 = never */
     uint32_t running, queued, count;
-    k2m_request list[K2M_SEEN_MAX]; /* the quietest first */
-} k2m_seen;
+    k2m_request list[K2M_LISTED_MAX]; /* the quietest first */
+} k2m_proxy_list;
 
 /* ---- waits.c: who is blocking ------------------------------------------------------------------------------------------------ */
 

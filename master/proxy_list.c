@@ -64,7 +64,7 @@ static bool read_request(const cJSON *o, const k2m_core *m, uint64_t now_ns, k2m
     return true;
 }
 
-bool k2m_proxy_list_read(const k2m_core *m, const char *body, size_t n, uint64_t now_ns, k2m_seen *out)
+bool k2m_proxy_list_read(const k2m_core *m, const char *body, size_t n, uint64_t now_ns, k2m_proxy_list *out)
 {
     cJSON *root = cJSON_ParseWithLength(body, n);
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "requests");
@@ -75,7 +75,7 @@ bool k2m_proxy_list_read(const k2m_core *m, const char *body, size_t n, uint64_t
         out->running = (uint32_t)running;
         out->queued = (uint32_t)queued;
         out->count = 0;
-        for (const cJSON *o = list->child; o && out->count < K2M_SEEN_MAX; o = o->next)
+        for (const cJSON *o = list->child; o && out->count < K2M_LISTED_MAX; o = o->next)
             out->count += read_request(o, m, now_ns, &out->list[out->count]);
     }
     cJSON_Delete(root);
@@ -87,7 +87,7 @@ static void answered(void *arg, k2_code code, int status, const char *body, size
     k2m_io *io = arg;
     io->list_call = NULL;
     if (k2_loop_ending(io->loop) || code != K2_OK || status != 200) return;
-    if (!k2m_proxy_list_read(io->core, body, n, k2_loop_now_ns(io->loop), &io->core->seen))
+    if (!k2m_proxy_list_read(io->core, body, n, k2_loop_now_ns(io->loop), &io->core->listed))
         K2_LOG_WARN(io->log, "the proxy's /k2/requests is not understood: %.100s", body);
 }
 

@@ -210,11 +210,11 @@ static uint32_t answers(chain *c, const k2m_request *r)
     return found ? trajectory(c, &info, since) : 0;
 }
 
-static const k2m_seen *proxy_says(const chain *c)
+static const k2m_proxy_list *proxy_says(const chain *c)
 {
-    const k2m_seen *s = &c->m->seen;
+    const k2m_proxy_list *s = &c->m->listed;
     if (c->m->workers[c->m->proxy].state != K2M_UP) return NULL;
-    return s->at_ns && s->at_ns >= c->m->phase_since_ns && c->now_ns < s->at_ns + K2M_SEEN_OLD_NS ? s : NULL;
+    return s->at_ns && s->at_ns >= c->m->phase_since_ns && c->now_ns < s->at_ns + K2M_LIST_OLD_NS ? s : NULL;
 }
 
 /* Is the phase waiting for this one? */
@@ -230,7 +230,7 @@ static bool awaited(const k2m_core *m, const k2m_request *r)
 /* Of the proxy's list, which begins with the quietest. */
 static const k2m_request *quietest(const chain *c, bool score)
 {
-    const k2m_seen *s = proxy_says(c);
+    const k2m_proxy_list *s = proxy_says(c);
     for (uint32_t i = 0; s && i < s->count; i++)
         if (s->list[i].score == score && (score || awaited(c->m, &s->list[i]))) return &s->list[i];
     return NULL;
@@ -274,7 +274,7 @@ static uint32_t place_of(const chain *c, const k2m_worker *w)
 /* Engines that have others of the listed requests. */
 static void engines_besides(chain *c)
 {
-    const k2m_seen *s = proxy_says(c);
+    const k2m_proxy_list *s = proxy_says(c);
     for (uint32_t i = 0; s && i < s->count; i++) {
         const k2m_request *r = &s->list[i];
         if (r->worker == K2M_NOBODY || !(r->score || awaited(c->m, r))) continue;

@@ -59,7 +59,7 @@ static void read_list(k2m_core *m, const char *fmt, uint64_t id, uint32_t engine
 {
     char body[1024];
     int n = snprintf(body, sizeof body, fmt, (unsigned long long)id, engine);
-    assert_true(k2m_proxy_list_read(m, body, (size_t)n, m->now_ns + K2_NS_PER_S, &m->seen));
+    assert_true(k2m_proxy_list_read(m, body, (size_t)n, m->now_ns + K2_NS_PER_S, &m->listed));
 }
 
 #define RUNNING                                                                                                                \
@@ -115,7 +115,7 @@ static void chain_with_the_engine(void **state)
     l = owned(&w, "proxy-0", "request waits in the proxy for an engine (attempt 2)");
     assert_true(l->deadline_ns == now + 5 * K2_NS_PER_S);
     /* What it said long ago is not believed. */
-    k2m_core_waits(m, now + K2M_SEEN_OLD_NS, &w);
+    k2m_core_waits(m, now + K2M_LIST_OLD_NS, &w);
     (void)owned(&w, "proxy-0", "forwards it");
     sim_fini(&s);
 }
@@ -162,14 +162,14 @@ static void lists_that_are_none(void **state)
                                       "{\"requests\":[],\"running\":1e300,\"queued\":0}",
                                       "null"};
     for (size_t i = 0; i < K2_COUNT(bad); i++)
-        assert_false(k2m_proxy_list_read(m, bad[i], strlen(bad[i]), K2_NS_PER_S, &m->seen));
+        assert_false(k2m_proxy_list_read(m, bad[i], strlen(bad[i]), K2_NS_PER_S, &m->listed));
     static const char *const odd = /* entries of other clients, of no engine of ours, and broken ones */
         "{\"running\":4,\"queued\":0,\"requests\":[7,{},{\"kind\":\"completion\",\"trajectory\":null},"
         "{\"kind\":\"completion\",\"state\":\"running\",\"trajectory\":\"9223372036854775809\",\"engine\":99,\"since_ms\":1,"
         "\"left_ms\":1,\"tokens\":0,\"attempts\":1}]}";
-    assert_true(k2m_proxy_list_read(m, odd, strlen(odd), K2_NS_PER_S, &m->seen));
-    assert_int_equal(m->seen.count, 1);
-    assert_true(m->seen.list[0].id == (K2M_EVAL_BIT | 1) && m->seen.list[0].worker == K2M_NOBODY);
+    assert_true(k2m_proxy_list_read(m, odd, strlen(odd), K2_NS_PER_S, &m->listed));
+    assert_int_equal(m->listed.count, 1);
+    assert_true(m->listed.list[0].id == (K2M_EVAL_BIT | 1) && m->listed.list[0].worker == K2M_NOBODY);
     k2m_waits w;
     k2m_core_waits(m, 2 * K2_NS_PER_S, &w);
     sim_fini(&s);
