@@ -92,7 +92,7 @@ static void print_text(const char *dir, const k2m_found *run, const k2m_core *m,
     if (line_count) printf("the last warnings in %s/logs/master-0.log:\n", dir);
     for (uint32_t i = 0; i < line_count; i++) printf("  %s\n", lines[i]);
     if (m->finished) return; /* it has ended as it should */
-    k2_buf b; /* who went down last, and what first */
+    k2_buf b;                /* who went down last, and what first */
     k2_buf_init(&b, 1 << 20);
     k2m_exits_show(dir, false, &b);
     fwrite(b.data, 1, b.len, stdout);

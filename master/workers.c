@@ -215,7 +215,7 @@ static void on_poll(k2m_io *io, k2_net_call *call, const k2_msg *msg)
     io->core->workers[worker].owes_poll_ns = 0;
     if (s->queued > 0 && s->queue[0].incarnation != msg->incarnation) drop_queue(s);
     snprintf(io->core->workers[worker].phase, sizeof io->core->workers[worker].phase, "%s", msg->poll.phase);
-    k2m_gauges_take(&io->core->workers[worker].gauges, &msg->poll.gauges, s->poll_since_ns);
+    k2m_gauges_take(&io->core->workers[worker].gauges, &msg->poll.gauges, k2_loop_now_ns(io->loop));
     flush_queue(io, worker);
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_ALIVE, .worker = worker});
 }
