@@ -14,10 +14,12 @@ struct k2m_call {
     k2m_io *io;
     k2_http_call *http;
     k2m_call *next, *prev;
-    bool scores;
+    bool scores, alone;            /* alone: a suspect's, which is to come back as soon as its engine is lost */
     uint64_t ids[K2M_SCORE_ITEMS]; /* scores: of which; else the first: of what */
     uint32_t count, position;
-    uint64_t flight; /* id in the flight recorder */
+    uint64_t flight;             /* id in the flight recorder */
+    k2m_lost lost[K2M_LOST_MAX]; /* when it failed */
+    uint32_t lost_count;
 };
 
 static k2m_call *call_new(k2m_io *io, bool scores)
@@ -56,15 +58,17 @@ static k2_code call_send(k2m_call *call, const char *path, const k2_buf *body,
                          void (*on_done)(void *arg, k2_code code, int status, const char *body, size_t n), k2_error *err)
 {
     k2m_io *io = call->io;
-    static const k2_http_header json = {"Content-Type", "application/json"};
+    char lost_max[8];
+    snprintf(lost_max, sizeof lost_max, "%u", call->alone ? 1u : K2M_COMPANY_MAX);
+    const k2_http_header headers[] = {{"Content-Type", "application/json"}, {"K2-Broke-Max", lost_max}};
     const k2_config *c = &io->run->config;
     char url[K2M_ENDPOINT_MAX + 32];
     snprintf(url, sizeof url, "%s%s", io->core->workers[io->core->proxy].endpoint, path);
     uint64_t patience = c->master_step_timeout_ms * K2_NS_PER_MS;
     k2_http_call_spec spec = {.method = "POST",
                               .url = url,
-                              .headers = &json,
-                              .header_count = 1,
+                              .headers = headers,
+                              .header_count = K2_COUNT(headers),
                               .body = body->data,
                               .body_bytes = body->len,
                               .connect_ns = patience,
@@ -78,6 +82,8 @@ static void tell_failure(k2m_io *io, const k2m_call *c, k2_code code, const char
 {
     k2m_event ev = {.type = K2M_EV_ANSWER_FAILED, .id = c->ids[0], .position = c->position, .code = code, .text = text};
     if (c->scores) ev = (k2m_event){.type = K2M_EV_SCORE_FAILED, .ids = c->ids, .count = c->count, .text = text};
+    ev.lost = c->lost;
+    ev.lost_count = c->lost_count;
     k2m_io_event(io, &ev);
 }
 
@@ -179,6 +185,7 @@ static void answered(void *arg, k2_code code, int status, const char *body, size
     } else if (status != 200) {
         k2_openai_error e;
         k2_openai_read_error(body, n, status, &e);
+        c.lost_count = k2m_lost_parse(body, n, c.lost);
         refused = status == 400 || status == 413 || status == 422; /* the request itself is at fault */
         code = k2_error_set(&err, K2_PEER_REFUSED, "the proxy answers %d: %.200s", status, e.message);
     } else {
@@ -213,7 +220,7 @@ static uint32_t *prompt_ids(const k2m_io *io, const k2m_action *a, size_t *count
     return ids;
 }
 
-void k2m_call_request(k2m_io *io, const k2m_action *a)
+void k2m_call_body(const k2m_io *io, const k2m_action *a, k2_buf *out)
 {
     const k2_config *c = &io->run->config;
     bool eval = (a->id & K2M_EVAL_BIT) != 0;
@@ -243,23 +250,29 @@ void k2m_call_request(k2m_io *io, const k2m_action *a)
                            .position = a->position,
                            .repetition = c->rollout_repetition_count > 0};
     r.prompt_ids = prompt_ids(io, a, &r.prompt_ids_count);
+    k2_openai_write_request(out, &r, NULL);
+    k2_free(r.prompt_ids);
+}
+
+void k2m_call_request(k2m_io *io, const k2m_action *a)
+{
     k2_buf body;
     k2_buf_init(&body, K2M_ANSWER_BYTES_MAX);
-    k2_openai_write_request(&body, &r, NULL);
+    k2m_call_body(io, a, &body);
     k2m_call *call = call_new(io, false);
     call->ids[0] = a->id;
     call->position = a->position;
     flight_begin(call, a->max_tokens);
+    call->alone = a->alone;
     k2_error err = {0};
     if (call_send(call, "/v1/completions", &body, answered, &err) != K2_OK) call_failed(call, err.text);
     k2_buf_fini(&body);
-    k2_free(r.prompt_ids);
 }
 
 /* ---- rewards
  * ----------------------------------------------------------------------------------------------------------------- */
 
-static void put_item(k2m_io *io, uint64_t id, bool first, k2_buf *body)
+void k2m_call_item(const k2m_io *io, uint64_t id, k2_buf *body)
 {
     const k2m_run *run = io->run;
     const k2_prompt *prompt;
@@ -287,7 +300,7 @@ static void put_item(k2m_io *io, uint64_t id, bool first, k2_buf *body)
     (void)k2_tokenizer_decode(run->tokenizer, ids, n, &text, &err);
     k2_free(ids);
     const char *question = prompt->messages[prompt->message_count - 1].content, *answer = prompt->answer ? prompt->answer : "";
-    k2_buf_puts(body, first ? "{\"trajectory\":" : ",{\"trajectory\":");
+    k2_buf_puts(body, "{\"trajectory\":");
     k2_openai_write_u64(body, id);
     k2_buf_puts(body, ",\"prompt\":");
     k2_buf_json_string(body, question, strlen(question));
@@ -319,6 +332,7 @@ static void scored(void *arg, k2_code code, int status, const char *body, size_t
     }
     char text[K2M_TEXT_MAX];
     snprintf(text, sizeof text, "status %d: %.*s", status, (int)K2_MIN(n, 200u), body);
+    if (code == K2_OK) s.lost_count = k2m_lost_parse(body, n, s.lost);
     tell_failure(s.io, &s, K2_PEER_REFUSED, text);
 }
 
@@ -326,12 +340,16 @@ void k2m_call_score(k2m_io *io, const k2m_action *a)
 {
     k2m_call *call = call_new(io, true);
     call->count = a->count;
+    call->alone = a->alone;
     memcpy(call->ids, a->ids, sizeof call->ids);
     flight_begin(call, 0);
     k2_buf body;
     k2_buf_init(&body, K2M_ANSWER_BYTES_MAX);
     k2_buf_puts(&body, "{\"items\":[");
-    for (uint32_t i = 0; i < a->count; i++) put_item(io, a->ids[i], i == 0, &body);
+    for (uint32_t i = 0; i < a->count; i++) {
+        if (i > 0) k2_buf_puts(&body, ",");
+        k2m_call_item(io, a->ids[i], &body);
+    }
     k2_buf_puts(&body, "]}");
     k2_error err = {0};
     if (call_send(call, "/k2/score", &body, scored, &err) != K2_OK) call_failed(call, err.text);

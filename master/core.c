@@ -271,6 +271,7 @@ void k2m_report_put(k2m_core *m, const k2m_report *report)
     *r = *report;
     r->counts = k2_replay_count(m->replay);
     r->retried = m->retried;
+    memcpy(r->aside, m->aside, sizeof r->aside);
 }
 
 static void report_iteration(k2m_core *m, bool trained)
@@ -421,6 +422,18 @@ static bool hopeless(k2_msg_type type, k2_code code)
     return type == K2_MSG_PRETRAIN && (code == K2_BAD_INPUT || code == K2_NOT_FOUND);
 }
 
+/* Steps that met NaN or infinity are OK for the trainers: they changed nothing. What comes of them is the policy's. */
+static void count_skipped(k2m_core *m, k2_msg_type type, const k2_msg_done *d)
+{
+    if (type != K2_MSG_TRAIN && type != K2_MSG_PRETRAIN) return;
+    for (uint32_t i = 0; i < d->metrics.count; i++) {
+        double skipped = d->metrics.items[i].value;
+        if (strcmp(d->metrics.items[i].name, "skipped") != 0 || !(skipped >= 1 && skipped < 1e9)) continue;
+        bool pretrain = type == K2_MSG_PRETRAIN;
+        k2m_aside_steps(m, pretrain, pretrain ? m->pretrain_to : m->batch_step, (uint64_t)skipped);
+    }
+}
+
 static void trainer_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *msg)
 {
     const k2_msg_done *d = &msg->done;
@@ -435,6 +448,7 @@ static void trainer_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_
             return;
         }
     }
+    if (d->code == K2_OK && in_barrier && w->index == 0) count_skipped(m, type, d);
     if (!in_barrier) { /* of a barrier that was given up: it was still in the way of a new one */
         if (m->phase == K2M_PHASE_START) k2m_decide(m);
         return;
@@ -662,6 +676,8 @@ static void allocate(k2m_core *m)
     m->score_capacity = groups * (uint32_t)c->rollout_group_size + K2M_EVAL_MAX;
     m->score_queue = k2_alloc_array(m->score_capacity, sizeof *m->score_queue);
     m->score_tries = k2_alloc_array(m->score_capacity, sizeof *m->score_tries);
+    m->suspect_capacity = 2 * m->inflight_max + K2M_SCORES_MAX * K2M_SCORE_ITEMS;
+    m->suspects = k2_alloc_array(m->suspect_capacity, sizeof *m->suspects);
     m->digest_count = groups + 4;
     m->digests = k2_alloc_array(m->digest_count, sizeof *m->digests);
     m->order = k2_alloc_array(m->c.prompts.count, sizeof *m->order);
@@ -706,6 +722,7 @@ void k2m_core_free(k2m_core *m)
     k2_free(m->asked);
     k2_free(m->score_queue);
     k2_free(m->score_tries);
+    k2_free(m->suspects);
     k2_free(m->digests);
     k2_free(m->order);
     k2_free(m->eval);

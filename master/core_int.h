@@ -17,6 +17,7 @@
 
 #include "common/base/base.h"
 #include "common/config/config.h"
+#include "common/quarantine/quarantine.h"
 #include "common/wire/wire.h"
 #include "master/exits_int.h"
 #include "master/look_int.h"
@@ -35,6 +36,11 @@
 #define K2M_UNREWARDED_MAX 32u          /* answers in a row whose reward failed to the last try, before the run gives up */
 #define K2M_INCARNATIONS  4096u         /* reserved in the journal at a time: a record for each would be a disk's wait for each start */
 #define K2M_STEP_WORKERS  256u          /* workers that one step starts, ends or commands, so that none takes long; the next go on */
+#define K2M_POISON_DEATHS 3u            /* processes that one trajectory ended while it was alone there: it is poison */
+#define K2M_COMPANY_MAX   2u            /* engines lost under one among others, before it is asked for alone */
+#define K2M_LOST_MAX      4u            /* engines that an answer names as lost, or whose exits are awaited for one trajectory */
+#define K2M_VERDICT_NS    (2 * K2_NS_PER_S) /* from a broken connection to the exit of its process */
+#define K2M_SUSPECT_NONE  UINT64_MAX
 #define K2M_STOP_NS       (15 * K2_NS_PER_S) /* from STOP to SIGKILL */
 #define K2M_REPLAY_BYTES_MAX (1ull << 30)    /* checkpoints are made early before consumed groups take more than this */
 
@@ -87,6 +93,13 @@ typedef enum k2m_event_type {
     K2M_EV_FAULT       /* code, text: the I/O side cannot go on (journal full, ...) */
 } k2m_event_type;
 
+/* A rollout whose connection broke while a request was on it. */
+typedef struct k2m_lost {
+    uint64_t worker; /* from 1, as the proxy knows it */
+    uint64_t incarnation;
+    bool alone;      /* nothing else was on it */
+} k2m_lost;
+
 typedef struct k2m_event {
     k2m_event_type type;
     uint64_t now_ns;
@@ -107,6 +120,8 @@ typedef struct k2m_event {
     uint64_t step, bytes;
     const char *locator, *text;
     k2_code code;
+    const k2m_lost *lost; /* ANSWER_FAILED, SCORE_FAILED: lost_count <= K2M_LOST_MAX of them */
+    uint32_t lost_count;
 } k2m_event;
 
 /* ---- actions -------------------------------------------------------------------------------------------------------- */
@@ -123,6 +138,7 @@ typedef enum k2m_action_type {
     K2M_ACT_LATEST,     /* checkpoint number: write `latest`, remove older ones */
     K2M_ACT_COMPACT,    /* forget journal records before the last STATE record */
     K2M_ACT_STACKS,     /* text, the reason: take the stacks of all processes, before any of them is killed or started */
+    K2M_ACT_QUARANTINE, /* kind, id, position, max_tokens, deaths, text: put it aside; failing to costs nothing else */
     K2M_ACT_REPORT,     /* an iteration, an evaluation or a slice of pretraining has ended: report */
     K2M_ACT_LOG,        /* level, text */
     K2M_ACT_EXIT        /* code, text: the end */
@@ -146,7 +162,7 @@ typedef struct k2m_report {
     k2_digest digest;
     uint64_t generate_ns, train_ns, update_ns, generated_tokens; /* of the iteration */
     k2_replay_counts counts;     /* when it was made: the core goes on before a report is read */
-    uint64_t retried;
+    uint64_t retried, aside[3];  /* k2m_aside */
 } k2m_report;
 
 typedef struct k2m_action {
@@ -155,6 +171,9 @@ typedef struct k2m_action {
     uint64_t incarnation;
     uint64_t id, step;
     uint32_t position, max_tokens;
+    bool alone; /* REQUEST, SCORE: a suspect's; given back as soon as its engine is lost */
+    k2_quarantine_kind kind;
+    uint32_t deaths;
     int level; /* of k2_log_level */
     k2_code code;
     union { /* an outbox has room for the whole fleet, so an action is as large as its largest kind only */
@@ -212,6 +231,21 @@ typedef struct k2m_prompts {
 } k2m_prompts;
 
 typedef enum k2m_eval_state { K2M_EVAL_WAITING, K2M_EVAL_RUNNING, K2M_EVAL_ANSWERED, K2M_EVAL_SCORED } k2m_eval_state;
+
+/* What a policy decides on. */
+typedef enum k2m_aside { K2M_ASIDE_NAN, K2M_ASIDE_POISON, K2M_ASIDE_REWARD, K2M_ASIDE_COUNT } k2m_aside;
+
+typedef enum k2m_held_for { K2M_HELD_NOT, K2M_HELD_ANSWER, K2M_HELD_SCORE } k2m_held_for;
+
+/* A trajectory (or evaluation request) under which processes have died; see poison.c. */
+typedef struct k2m_suspect {
+    uint64_t id;
+    uint32_t company, alone;     /* deaths among others, and with nobody else there */
+    k2m_held_for held;           /* until its turn comes to be alone */
+    k2m_lost lost[K2M_LOST_MAX]; /* whose exits are awaited */
+    uint32_t lost_count;
+    uint64_t lost_ns;            /* the last of them */
+} k2m_suspect;
 
 typedef struct k2m_asked {
     uint64_t id, since_ns;
@@ -316,6 +350,10 @@ struct k2m_core {
     uint32_t score_tries_count;
     uint64_t retried;               /* requests and scores that were asked for again */
     uint32_t refusals;              /* requests in a row */
+    k2m_suspect *suspects;
+    uint32_t suspect_count, suspect_capacity;
+    uint64_t aside[K2M_ASIDE_COUNT]; /* over the run, from records */
+    uint64_t aside_step, aside_pretrain; /* up to these steps the skipped ones are counted */
     uint32_t unrewarded;            /* answers in a row whose reward failed to the last try */
     char failure[160];              /* the last one of this phase, for the error when nothing moves any more */
     uint64_t generate_from_ns, generate_ns, train_from_ns, train_ns, update_from_ns, update_ns, generated_before, generated_now;
@@ -378,7 +416,9 @@ enum {
     K2M_REC_EVAL,
     K2M_REC_CHECKPOINT,
     K2M_REC_FINISHED,
-    K2M_REC_INCARNATIONS
+    K2M_REC_INCARNATIONS,
+    K2M_REC_DEATHS,
+    K2M_REC_ASIDE
 };
 
 k2m_action *k2m_act(k2m_core *m, k2m_action_type type);
@@ -420,6 +460,7 @@ bool k2m_all_ended(const k2m_core *m);
 void k2m_table_changed(k2m_core *m, const k2m_worker *w); /* the proxy is to hear of this rollout */
 void k2m_deliver(k2m_core *m); /* weights to rollouts, table and gate to the proxy: whatever is due */
 bool k2m_delivered(const k2m_core *m);
+void k2m_fleet_forgive(k2m_core *m, uint32_t worker); /* its last restart is not to be counted */
 bool k2m_starved(const k2m_core *m); /* nobody holds the version in force, and nobody offers it */
 void k2m_rollout_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
 void k2m_proxy_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
@@ -435,7 +476,26 @@ void k2m_answer_failed(k2m_core *m, const k2m_event *ev);
 void k2m_scored(k2m_core *m, const k2m_event *ev);
 void k2m_score_failed(k2m_core *m, const k2m_event *ev);
 
+/* poison.c */
+void k2m_aside_steps(k2m_core *m, bool pretrain, uint64_t step, uint64_t skipped);
+bool k2m_aside_reward(k2m_core *m, uint64_t id, const char *why); /* false: the run has been ended by its policy */
+/* These engines were lost under id: deaths are counted, at once or with their exits. It may be dropped by that. */
+void k2m_suspect_lost(k2m_core *m, uint64_t id, const k2m_lost *list, uint32_t count);
+void k2m_suspect_exit(k2m_core *m, uint64_t incarnation); /* a rollout has ended by itself */
+void k2m_suspect_clear(k2m_core *m, uint64_t id);                          /* an answer or a score came */
+void k2m_suspect_set(k2m_core *m, uint64_t id, uint32_t company, uint32_t alone);
+bool k2m_suspect_isolated(const k2m_core *m, uint64_t id); /* may only be asked for alone */
+bool k2m_suspect_poison(const k2m_core *m, uint64_t id);
+bool k2m_suspect_held(const k2m_core *m, uint64_t id);
+void k2m_suspect_hold(k2m_core *m, uint64_t id, k2m_held_for what);
+void k2m_suspects_release(k2m_core *m); /* a phase begins: nobody is held, no exit is awaited */
+uint32_t k2m_suspects_held(const k2m_core *m);
+/* The next to be alone, and for what; it is held no longer. K2M_SUSPECT_NONE: none, or exits are awaited that may be a verdict. */
+uint64_t k2m_suspect_next(k2m_core *m, k2m_held_for *what);
+
 /* record.c */
+void k2m_record_deaths(k2m_core *m, uint64_t id, uint32_t company, uint32_t alone);
+void k2m_record_aside(k2m_core *m, k2m_aside what);
 void k2m_record_version(k2m_core *m, uint64_t version, k2_digest digest);
 void k2m_record_iteration(k2m_core *m);
 void k2m_record_eval(k2m_core *m);

@@ -197,6 +197,13 @@ void k2m_fleet_exit(k2m_core *m, const k2m_event *ev)
         return;
     }
     k2m_worker_dead(m, w, why);
+    if (ev->type == K2M_EV_EXIT && w->role == K2M_ROLLOUT) k2m_suspect_exit(m, ev->incarnation);
+}
+
+void k2m_fleet_forgive(k2m_core *m, uint32_t worker)
+{
+    k2m_worker *w = &m->workers[worker];
+    if (w->restart_count > 0) w->restart_count--;
 }
 
 static void refuse(k2m_core *m, k2_code code, const char *text)

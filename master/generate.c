@@ -53,18 +53,23 @@ static bool may_ask(const k2m_core *m)
     return m->inflight < m->inflight_max && m->now_ns >= m->backoff_until_ns && k2m_proxy_ready(m) && k2m_room(m, 1);
 }
 
-static void ask(k2m_core *m, uint64_t id, uint32_t position, uint32_t max_tokens)
+static void ask(k2m_core *m, uint64_t id, uint32_t position, uint32_t max_tokens, bool alone)
 {
     k2m_action *a = k2m_act(m, K2M_ACT_REQUEST);
     a->id = id;
     a->position = position;
     a->max_tokens = max_tokens;
+    a->alone = alone;
     *k2m_asked_slot(m, id) = (k2m_asked){.id = id, .since_ns = m->now_ns};
     m->inflight++;
 }
 
 static void queue_score(k2m_core *m, uint64_t id)
 {
+    if (k2m_suspect_isolated(m, id)) {
+        k2m_suspect_hold(m, id, K2M_HELD_SCORE);
+        return;
+    }
     K2_ASSERT(m->score_count < m->score_capacity); /* it holds every trajectory that can exist */
     m->score_queue[(m->score_head + m->score_count++) % m->score_capacity] = id;
 }
@@ -83,8 +88,30 @@ static void pump_scores(k2m_core *m)
     }
 }
 
+/* When all else is done, what is suspected of ending its worker has its turn: one at a time, with nothing beside it. */
+static void ask_alone(k2m_core *m)
+{
+    k2m_held_for what;
+    k2_replay_info info = {0};
+    if (m->inflight > 0 || m->scores_inflight > 0 || m->score_count > 0 || !may_ask(m)) return;
+    uint64_t id = k2m_suspect_next(m, &what);
+    if (id == K2M_SUSPECT_NONE) return;
+    if (what == K2M_HELD_SCORE) {
+        k2m_action *a = k2m_act(m, K2M_ACT_SCORE);
+        a->ids[a->count++] = id;
+        a->alone = true;
+        m->scores_inflight++;
+    } else if (id & K2M_EVAL_BIT) {
+        ask(m, id, 0, (uint32_t)m->c.config->eval_max_tokens, true);
+    } else {
+        (void)k2_replay_find(m->replay, id, &info);
+        ask(m, id, info.generated, info.until - info.generated, true);
+    }
+}
+
 static void begin(k2m_core *m, k2m_phase p)
 {
+    k2m_suspects_release(m);
     m->inflight = m->scores_inflight = m->score_head = m->score_count = m->score_tries_count = 0;
     m->backoff_until_ns = m->backoff_step = m->refusals = 0;
     m->failure[0] = 0;
@@ -133,26 +160,36 @@ void k2m_generate_pump(k2m_core *m)
         K2_ASSERT(code == K2_OK);
         if (until == w.generated) /* all of an interrupted segment is there; only its end was not written */
             (void)k2_replay_cut(m->replay, w.id, &err);
+        else if (k2m_suspect_isolated(m, w.id))
+            k2m_suspect_hold(m, w.id, K2M_HELD_ANSWER);
         else
-            ask(m, w.id, w.generated, (uint32_t)until - w.generated);
+            ask(m, w.id, w.generated, (uint32_t)until - w.generated, false);
     }
+    if (k2_replay_next(m->replay, iteration, &w) == K2_NOT_FOUND) ask_alone(m);
 }
 
 /* ---- answers ------------------------------------------------------------------------------------------------------------ */
 
-/* The trajectory that this answer is for, if it is awaited: running, at the position that was asked for. A request that was
- * given up (its phase ended for want of engines) may be answered when its trajectory is further on; its tokens are known then.
- */
+/* The trajectory that this answer is for, if it is awaited: running, at the position that was asked for, and not held until it
+ * may be asked for alone. A request that was given up (its phase ended for want of engines) may be answered when its trajectory
+ * is further on; its tokens are known then. */
 static bool awaited(const k2m_core *m, const k2m_event *ev, k2_replay_info *info)
 {
     return m->phase == K2M_PHASE_GENERATE && k2_replay_find(m->replay, ev->id, info) == K2_OK &&
-           info->state == K2_REPLAY_RUNNING && (info->generated == ev->position || K2_PLANTED(WRONG_POSITION));
+           info->state == K2_REPLAY_RUNNING && (info->generated == ev->position || K2_PLANTED(WRONG_POSITION)) &&
+           !k2m_suspect_held(m, ev->id);
+}
+
+static bool eval_awaited(const k2m_core *m, uint64_t id)
+{
+    uint64_t i = id & ~K2M_EVAL_BIT;
+    return m->phase == K2M_PHASE_EVAL && i < m->eval_count && m->eval[i] == K2M_EVAL_RUNNING && !k2m_suspect_held(m, id);
 }
 
 static void eval_answer(k2m_core *m, const k2m_event *ev)
 {
     uint64_t i = ev->id & ~K2M_EVAL_BIT;
-    if (m->phase != K2M_PHASE_EVAL || i >= m->eval_count || m->eval[i] != K2M_EVAL_RUNNING) return;
+    if (!eval_awaited(m, ev->id)) return;
     m->inflight--;
     if (!k2_digest_equal(ev->digest, m->force_digest)) { /* of an earlier evaluation */
         m->eval[i] = K2M_EVAL_WAITING;
@@ -161,6 +198,7 @@ static void eval_answer(k2m_core *m, const k2m_event *ev)
         return;
     }
     moved(m);
+    k2m_suspect_clear(m, ev->id);
     m->eval[i] = K2M_EVAL_ANSWERED;
     queue_score(m, ev->id);
 }
@@ -209,6 +247,7 @@ void k2m_answer(k2m_core *m, const k2m_event *ev)
         return;
     }
     if (ev->count > 0 || ev->finish != K2_REPLAY_FINISH_LENGTH) moved(m);
+    k2m_suspect_clear(m, ev->id);
     (void)k2_replay_find(m->replay, ev->id, &info);
     end_segment(m, ev, &info);
 }
@@ -219,7 +258,7 @@ void k2m_answer_failed(k2m_core *m, const k2m_event *ev)
     k2_replay_info info;
     if (ev->id & K2M_EVAL_BIT) {
         uint64_t i = ev->id & ~K2M_EVAL_BIT;
-        if (m->phase != K2M_PHASE_EVAL || i >= m->eval_count || m->eval[i] != K2M_EVAL_RUNNING) return;
+        if (!eval_awaited(m, ev->id)) return;
         m->eval[i] = K2M_EVAL_WAITING;
         m->eval_next = K2_MIN(m->eval_next, (uint32_t)i);
     } else {
@@ -227,6 +266,7 @@ void k2m_answer_failed(k2m_core *m, const k2m_event *ev)
         (void)k2_replay_requeue(m->replay, ev->id, &err);
     }
     m->inflight--;
+    k2m_suspect_lost(m, ev->id, ev->lost, ev->lost_count);
     if (ev->code == K2_BAD_INPUT && ++m->refusals >= K2M_REFUSALS_MAX) {
         k2m_fail(m, K2_BAD_INPUT, "requests are refused, the last %u in a row: %.200s", m->refusals, ev->text);
         return;
@@ -263,6 +303,7 @@ static void eval_scored(k2m_core *m, const k2m_event *ev)
         queue_score(m, ev->id);
         return;
     }
+    k2m_suspect_clear(m, ev->id);
     m->eval[i] = K2M_EVAL_SCORED;
     m->eval_done++;
     m->eval_correct += ev->has_reward && ev->reward >= 0.5;
@@ -272,6 +313,7 @@ static void eval_scored(k2m_core *m, const k2m_event *ev)
     }
     const char *why = ev->text ? ev->text : "";
     k2m_log(m, K2_LOG_WARN, "held-out prompt %llu counts as wrong, its reward failed: %.200s", (unsigned long long)i, why);
+    (void)k2m_aside_reward(m, ev->id, why);
     count_unrewarded(m, why);
 }
 
@@ -287,6 +329,7 @@ void k2m_scored(k2m_core *m, const k2m_event *ev)
     }
     if (m->phase != K2M_PHASE_GENERATE || k2_replay_find(m->replay, ev->id, &info) != K2_OK || info.state != K2_REPLAY_FINISHED)
         return;
+    k2m_suspect_clear(m, ev->id);
     double reward = ev->reward;
     if (info.finish == K2_REPLAY_FINISH_REPETITION) reward -= m->c.config->rollout_repetition_penalty;
     if (ev->has_reward && k2_replay_score(m->replay, ev->id, reward, &err) == K2_OK) {
@@ -301,9 +344,17 @@ void k2m_scored(k2m_core *m, const k2m_event *ev)
     }
     char reason[K2_REPLAY_REASON_MAX];
     snprintf(reason, sizeof reason, "reward failed %u times: %.60s", tries, ev->text ? ev->text : "");
+    if (!k2m_aside_reward(m, ev->id, reason)) return;
     k2m_log(m, K2_LOG_WARN, "trajectory %llu is dropped: %s", (unsigned long long)ev->id, reason);
     (void)k2_replay_drop(m->replay, ev->id, reason, &err);
     count_unrewarded(m, reason);
+}
+
+static bool awaits_score(const k2m_core *m, uint64_t id)
+{
+    k2_replay_info info;
+    if (id & K2M_EVAL_BIT) return m->eval[id & ~K2M_EVAL_BIT] == K2M_EVAL_ANSWERED;
+    return k2_replay_find(m->replay, id, &info) == K2_OK && info.state == K2_REPLAY_FINISHED;
 }
 
 void k2m_score_failed(k2m_core *m, const k2m_event *ev)
@@ -311,7 +362,10 @@ void k2m_score_failed(k2m_core *m, const k2m_event *ev)
     if (m->phase != K2M_PHASE_GENERATE && m->phase != K2M_PHASE_EVAL) return;
     if (m->scores_inflight == 0 || ev->count == 0 || ((ev->ids[0] & K2M_EVAL_BIT) != 0) != (m->phase == K2M_PHASE_EVAL)) return;
     m->scores_inflight--;
-    for (uint32_t i = 0; i < ev->count && !K2_PLANTED(SCORE_LOST); i++) queue_score(m, ev->ids[i]);
+    for (uint32_t i = 0; i < ev->count && !K2_PLANTED(SCORE_LOST); i++) {
+        k2m_suspect_lost(m, ev->ids[i], ev->lost, ev->lost_count);
+        if (awaits_score(m, ev->ids[i])) queue_score(m, ev->ids[i]);
+    }
     k2m_log(m, K2_LOG_WARN, "a request for rewards failed and is made again: %.200s", ev->text);
     retry_later(m, ev->text);
 }
@@ -330,6 +384,11 @@ void k2m_eval_begin(k2m_core *m)
     m->eval_count = k2m_core_eval_wanted(m);
     m->eval_next = m->eval_done = m->eval_correct = 0;
     memset(m->eval, K2M_EVAL_WAITING, m->eval_count);
+    for (uint32_t i = 0; i < m->eval_count; i++) { /* counts as wrong at once: its workers' lives are spared */
+        if (!k2m_suspect_poison(m, K2M_EVAL_BIT | i) || strcmp(m->c.config->policy_poison, "stop") == 0) continue;
+        m->eval[i] = K2M_EVAL_SCORED;
+        m->eval_done++;
+    }
 }
 
 void k2m_eval_pump(k2m_core *m)
@@ -338,8 +397,13 @@ void k2m_eval_pump(k2m_core *m)
     for (; m->eval_next < m->eval_count && may_ask(m); m->eval_next++) {
         if (m->eval[m->eval_next] != K2M_EVAL_WAITING) continue;
         m->eval[m->eval_next] = K2M_EVAL_RUNNING;
-        ask(m, K2M_EVAL_BIT | m->eval_next, 0, (uint32_t)m->c.config->eval_max_tokens);
+        uint64_t id = K2M_EVAL_BIT | m->eval_next;
+        if (k2m_suspect_isolated(m, id))
+            k2m_suspect_hold(m, id, K2M_HELD_ANSWER);
+        else
+            ask(m, id, 0, (uint32_t)m->c.config->eval_max_tokens, false);
     }
+    if (m->eval_next >= m->eval_count) ask_alone(m);
     if (m->eval_done < m->eval_count) return;
     k2m_record_eval(m);
     k2m_report_put(m, &(k2m_report){.kind = K2M_REPORT_EVAL,

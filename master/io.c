@@ -64,6 +64,7 @@ static void perform(k2m_io *io, k2m_held *h)
     case K2M_ACT_SCORE: k2m_call_score(io, a); break;
     case K2M_ACT_LATEST: k2m_latest_write(io, a->step); break;
     case K2M_ACT_COMPACT: io->compact_before = io->state_seq; break; /* with the next write */
+    case K2M_ACT_QUARANTINE: k2m_put_aside(io, a); break;
     case K2M_ACT_REPORT: k2m_reporter_report(io->reporter, &a->report); break;
     case K2M_ACT_LOG:
         k2_log_write(io->log, (k2_log_level)a->level, "%s", a->text);

@@ -170,6 +170,11 @@ void k2m_io_event(k2m_io *io, k2m_event *ev);
 /* calls.c: HTTP to the proxy */
 void k2m_call_request(k2m_io *io, const k2m_action *a);
 void k2m_call_score(k2m_io *io, const k2m_action *a);
+/* The body of REQUEST; what the reward command is told of an answer. */
+void k2m_call_body(const k2m_io *io, const k2m_action *a, k2_buf *out);
+void k2m_call_item(const k2m_io *io, uint64_t id, k2_buf *out);
+/* aside.c: a prompt or a reward into quarantine, on a pool thread */
+void k2m_put_aside(k2m_io *io, const k2m_action *a);
 /* The proxy that they went to has been replaced: none of their answers counts any more, all of them have failed. */
 void k2m_calls_drop(k2m_io *io);
 /* batch.c */

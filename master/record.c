@@ -18,6 +18,13 @@ typedef struct rec_version {
 typedef struct rec_iteration {
     uint64_t iteration;
 } rec_iteration;
+typedef struct rec_deaths {
+    uint64_t id;
+    uint32_t company, alone;
+} rec_deaths;
+typedef struct rec_aside {
+    uint64_t what, count, step, pretrain;
+} rec_aside;
 typedef struct rec_eval {
     uint64_t iteration;
     uint32_t correct, total;
@@ -94,6 +101,28 @@ void k2m_record_incarnations(k2m_core *m, uint64_t reserved)
     emit(m, K2M_REC_INCARNATIONS, &x, sizeof x);
 }
 
+void k2m_record_deaths(k2m_core *m, uint64_t id, uint32_t company, uint32_t alone)
+{
+    rec_deaths x = {.id = id, .company = company, .alone = alone};
+    emit(m, K2M_REC_DEATHS, &x, sizeof x);
+}
+
+void k2m_record_aside(k2m_core *m, k2m_aside what)
+{
+    rec_aside x = {.what = what, .count = m->aside[what], .step = m->aside_step, .pretrain = m->aside_pretrain};
+    emit(m, K2M_REC_ASIDE, &x, sizeof x);
+}
+
+/* What the records before the state said of deaths and of what was put aside. */
+static void record_misdeeds(k2m_core *m)
+{
+    for (uint32_t i = 0; i < m->suspect_count; i++)
+        if (m->suspects[i].company + m->suspects[i].alone > 0)
+            k2m_record_deaths(m, m->suspects[i].id, m->suspects[i].company, m->suspects[i].alone);
+    for (int i = 0; i < K2M_ASIDE_COUNT; i++)
+        if (m->aside[i] > 0) k2m_record_aside(m, (k2m_aside)i);
+}
+
 /* A checkpoint covers everything before it: what consumed groups held is released, and the state is written anew. */
 void k2m_record_checkpoint(k2m_core *m)
 {
@@ -122,6 +151,7 @@ void k2m_record_checkpoint(k2m_core *m)
                    .finished = m->finished};
     emit(m, K2M_REC_STATE, &s, sizeof s);
     k2m_record_incarnations(m, m->incarnations_reserved); /* what was said before this STATE is about to be forgotten */
+    record_misdeeds(m);
     k2_replay_snapshot(m->replay);
 }
 
@@ -146,6 +176,13 @@ static void apply_state(k2m_core *m, const rec_state *x)
     set_digest(m, x->version, x->digest);
 }
 
+static void apply_aside(k2m_core *m, const rec_aside *x)
+{
+    if (x->what < K2M_ASIDE_COUNT) m->aside[x->what] = x->count;
+    m->aside_step = x->step;
+    m->aside_pretrain = x->pretrain;
+}
+
 #define CASE(TYPE, struct_type, ...)                                                                                           \
     case TYPE: {                                                                                                               \
         struct_type x;                                                                                                         \
@@ -162,6 +199,8 @@ k2_code k2m_core_apply(k2m_core *m, uint32_t type, const void *bytes, size_t len
         CASE(K2M_REC_STATE, rec_state, apply_state(m, &x))
         CASE(K2M_REC_VERSION, rec_version, set_digest(m, x.version, x.digest))
         CASE(K2M_REC_ITERATION, rec_iteration, m->iteration = x.iteration; m->finished = false)
+        CASE(K2M_REC_DEATHS, rec_deaths, k2m_suspect_set(m, x.id, x.company, x.alone))
+        CASE(K2M_REC_ASIDE, rec_aside, apply_aside(m, &x))
         CASE(K2M_REC_EVAL, rec_eval, set_eval(m, x.iteration, x.correct, x.total))
         CASE(K2M_REC_CHECKPOINT, rec_checkpoint,
              m->checkpoint = (k2m_checkpoint){

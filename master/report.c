@@ -150,6 +150,9 @@ static void report_iteration(k2m_reporter *p, const k2m_report *r)
                 {"cut_total", (double)n.cut_total},
                 {"resumed_total", (double)n.resumed_total},
                 {"dropped_total", (double)n.dropped_total},
+                {"skipped_batches", (double)r->aside[K2M_ASIDE_NAN]},
+                {"dropped_poison", (double)r->aside[K2M_ASIDE_POISON]},
+                {"dropped_reward", (double)r->aside[K2M_ASIDE_REWARD]},
                 {"repetition_total", (double)n.repetition_total},
                 {"retried_total", (double)r->retried},
                 {"queued_resumed", n.queued_resumed}};
@@ -264,6 +267,9 @@ static void print_json(const k2m_reporter *p, const k2m_core *m, const char *hex
         &b, "\"ok\": %s, \"iterations\": %llu, \"trajectories\": %llu, \"cut\": %llu, \"resumed\": %llu, \"retried\": %llu, ",
         ok ? "true" : "false", (unsigned long long)m->iteration, (unsigned long long)n.consumed_total,
         (unsigned long long)n.cut_total, (unsigned long long)n.resumed_total, (unsigned long long)m->retried);
+    k2_buf_printf(&b, "\"skipped_batches\": %llu, \"dropped_poison\": %llu, \"dropped_reward\": %llu, ",
+                  (unsigned long long)m->aside[K2M_ASIDE_NAN], (unsigned long long)m->aside[K2M_ASIDE_POISON],
+                  (unsigned long long)m->aside[K2M_ASIDE_REWARD]);
     k2_buf_printf(&b, "\"dropped\": %llu, \"repetitions\": %llu, \"pretrain_steps\": %llu, \"weights_digest\": \"%s\", ",
                   (unsigned long long)n.dropped_total, (unsigned long long)n.repetition_total,
                   (unsigned long long)K2_MAX(m->trainer_pretrain, m->checkpoint.pretrain), hex);

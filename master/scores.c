@@ -2,6 +2,7 @@
 #include "master/scores_int.h"
 
 #include <cjson/cJSON.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -22,9 +23,11 @@ static bool read_score(const cJSON *v, uint64_t id, k2m_score *out)
     const cJSON *reward = cJSON_GetObjectItemCaseSensitive(v, "reward"),
                 *detail = cJSON_GetObjectItemCaseSensitive(v, "detail");
     if (!read_id(cJSON_GetObjectItemCaseSensitive(v, "trajectory"), &found) || found != id) return false;
-    out->has_reward = cJSON_IsNumber(reward) && isfinite(reward->valuedouble);
+    out->has_reward = cJSON_IsNumber(reward) && fabs(reward->valuedouble) <= (double)FLT_MAX; /* trainers take floats */
     out->reward = out->has_reward ? reward->valuedouble : 0;
-    snprintf(out->detail, sizeof out->detail, "%s", cJSON_IsString(detail) ? detail->valuestring : "");
+    const char *why = cJSON_IsString(detail) ? detail->valuestring : "";
+    if (cJSON_IsNumber(reward) && !out->has_reward) why = "the reward is beyond what a float holds";
+    snprintf(out->detail, sizeof out->detail, "%s", why);
     return true;
 }
 
@@ -37,4 +40,19 @@ bool k2m_scores_parse(const char *body, size_t n, const uint64_t *ids, uint32_t 
     for (const cJSON *v = ok ? list->child : NULL; v && ok; v = v->next, i++) ok = read_score(v, ids[i], &out[i]);
     cJSON_Delete(root);
     return ok;
+}
+
+uint32_t k2m_lost_parse(const char *body, size_t n, k2m_lost out[K2M_LOST_MAX])
+{
+    cJSON *root = k2_json_fault(body, n, DEPTH_MAX) ? NULL : cJSON_ParseWithLength(body, n);
+    const cJSON *k2 = cJSON_GetObjectItemCaseSensitive(root, "k2"), *list = cJSON_GetObjectItemCaseSensitive(k2, "broke");
+    uint32_t count = 0;
+    for (const cJSON *v = cJSON_IsArray(list) ? list->child : NULL; v && count < K2M_LOST_MAX; v = v->next) {
+        k2m_lost *x = &out[count];
+        x->alone = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(v, "alone"));
+        count += read_id(cJSON_GetObjectItemCaseSensitive(v, "engine"), &x->worker) &&
+                 read_id(cJSON_GetObjectItemCaseSensitive(v, "incarnation"), &x->incarnation);
+    }
+    cJSON_Delete(root);
+    return count;
 }

@@ -2,7 +2,7 @@
 #ifndef K2_MASTER_SCORES_INT_H
 #define K2_MASTER_SCORES_INT_H
 
-#include "common/base/base.h"
+#include "master/core_int.h"
 
 typedef struct k2m_score {
     bool has_reward; /* false: the reward is null, detail says why */
@@ -17,5 +17,10 @@ typedef struct k2m_score {
  * tests    tests/fuzz/master/scores.c
  */
 bool k2m_scores_parse(const char *body, size_t n, const uint64_t *ids, uint32_t count, k2m_score *out);
+
+/* k2m_lost_parse - the engines that the proxy lost under a request, out of the body of its error:
+ * {"error": ..., "k2": {"broke": [{"engine", "incarnation", "alone"}]}}. Their number; 0 where the body has none.
+ * threads  pure */
+uint32_t k2m_lost_parse(const char *body, size_t n, k2m_lost out[K2M_LOST_MAX]);
 
 #endif

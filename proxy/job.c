@@ -281,7 +281,9 @@ void k2i_px_job_fail(k2i_px_job *job, const k2i_px_action *a)
 {
     k2_openai_error e;
     bool tell = a->status == 502 && job->failure[0];
-    const char *type = a->status == 429 ? "overloaded" : a->broke_count ? "engine_lost" : "engine_unavailable";
+    const char *type = a->status == 429                     ? "overloaded"
+                       : a->status == 502 && a->broke_count ? "engine_lost"
+                                                            : "engine_unavailable";
     k2_openai_error_set(&e, a->status, type, NULL, "%s%s%s", a->text, tell ? "; the last one: " : "", tell ? job->failure : "");
     k2i_px_upstream_cancel(job);
     if (a->status == 503) { /* proxy.wait_ms has passed */

@@ -140,7 +140,7 @@ static void fail(k2i_px *c, uint32_t i, int status, uint32_t retry_after_s, cons
     a->status = status;
     a->retry_after_s = retry_after_s;
     a->text = text;
-    if (c->reqs[i].give_back) {
+    if (c->reqs[i].broke_max > 0) { /* the sender wants to know, whatever it is that ends the request */
         a->broke_count = c->reqs[i].broke_count;
         memcpy(a->broke, c->reqs[i].broke, sizeof a->broke);
     }

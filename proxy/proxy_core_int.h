@@ -163,7 +163,7 @@ typedef struct k2i_px_action {
     int status;             /* FAIL */
     uint32_t retry_after_s; /* FAIL with 429 and 503 */
     const char *text;       /* FAIL: a literal */
-    k2i_px_broke broke[K2I_PX_BROKE_MAX]; /* FAIL: the request was given back because these were lost under it */
+    k2i_px_broke broke[K2I_PX_BROKE_MAX]; /* FAIL: lost under the request, where its sender wants to know */
     uint32_t broke_count;
 } k2i_px_action;
 

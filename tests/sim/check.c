@@ -18,7 +18,8 @@ void sim_check(sim *s)
         sim_break(s, "steps taken %llu, consumed %llu, released %llu", (ull)n.step_taken, (ull)n.step_consumed,
                   (ull)n.step_released);
     if (s->core->inflight > s->core->inflight_max) sim_break(s, "%u requests are out", s->core->inflight);
-    if (n.running > s->core->inflight_max) sim_break(s, "%u trajectories run", n.running);
+    if (s->core->phase == K2M_PHASE_GENERATE && n.running > s->core->inflight_max + k2m_suspects_held(s->core))
+        sim_break(s, "%u trajectories run", n.running);
     if (s->core->in_force && s->core->force_version < s->gate_max)
         sim_break(s, "version %llu is in force after %llu was", (ull)s->core->force_version, (ull)s->gate_max);
     uint64_t v = s->core->force_version;
@@ -115,7 +116,10 @@ void sim_check_end(sim *s)
         }
     if (n.running) sim_break(s, "%u trajectories still run", n.running);
     if (s->core->iteration != s->config.iterations) sim_break(s, "%llu iterations", (ull)s->core->iteration);
+    uint64_t poisons = s->core->aside[K2M_ASIDE_POISON];
+    if (poisons != (s->poison ? SIM_POISONS : 0)) sim_break(s, "%llu were taken for poison", (ull)poisons);
     s->seen.known = true;
+    s->seen.poison = s->poison;
     s->seen.steps = n.step_consumed;
     s->seen.weights = k2m_digest_of(s->core, n.step_consumed);
     s->seen.correct = s->core->after_correct;

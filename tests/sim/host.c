@@ -80,6 +80,7 @@ static void request(sim *s, const k2m_action *a)
     e->id = a->id;
     e->position = a->position;
     e->max_tokens = a->max_tokens;
+    e->alone = a->alone;
     e->training = true;
     e->digest = s->core->force_digest;
     if (eval) {
@@ -138,6 +139,7 @@ static void carry_out(sim *s, const k2m_action *a)
         e->life = s->life;
         e->id = a->step;
         break;
+    case K2M_ACT_QUARANTINE: s->put_aside++; break;
     case K2M_ACT_COMPACT: compact(s); break;
     case K2M_ACT_REPORT:
         if (a->report.kind == K2M_REPORT_ITERATION) s->steps_done = a->report.iteration;
@@ -236,7 +238,12 @@ static void answered(sim *s, const sim_event *e)
     s->calls[at].used = false;
     uint32_t position = s->calls[at].position;
     if (!e->ok) {
-        sim_master_event(s, &(k2m_event){.type = K2M_EV_ANSWER_FAILED, .id = e->id, .position = position, .text = "sim"});
+        sim_master_event(s, &(k2m_event){.type = K2M_EV_ANSWER_FAILED,
+                                         .id = e->id,
+                                         .position = position,
+                                         .text = "sim",
+                                         .lost = e->lost,
+                                         .lost_count = e->lost_count});
         return;
     }
     k2_replay_token tokens[SIM_TOKENS];

@@ -5,6 +5,8 @@
 
 #include "sim_int.h"
 
+#define POISON_EVERY 4u /* seeds: in one of so many some prompts end their engines */
+
 typedef struct totals {
     uint64_t runs, deaths, masters, dropped, fenced, stale, longest_ns;
 } totals;
@@ -43,6 +45,17 @@ static bool one(uint64_t seed, const sim_truth *truth, bool trace, totals *t)
     return ok;
 }
 
+/* A run in which nothing goes wrong but what its own prompts do. NULL: it does not end as it should. */
+static sim *calm_run(bool poison)
+{
+    sim *s = k2_alloc(sizeof *s);
+    sim_init(s, 0, NULL);
+    s->poison = poison;
+    if (sim_run(s)) return s;
+    fprintf(stderr, "the undisturbed run%s: %s\n", poison ? " with poison" : "", s->broken);
+    return NULL;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t seeds = 100, first = 1, seconds = 0;
@@ -60,24 +73,22 @@ int main(int argc, char **argv)
         puts("k2_sim [--seeds N] [--first SEED] [--seconds S: begin no more seeds after so long] [--trace: the master's log]");
         return 0;
     }
-    sim *calm = k2_alloc(sizeof *calm);
-    sim_init(calm, 0, NULL);
-    if (!sim_run(calm)) {
-        fprintf(stderr, "the undisturbed run: %s\n", calm->broken);
-        return 1;
-    }
+    sim *calm = calm_run(false), *ill = calm_run(true);
+    if (!calm || !ill) return 1;
     totals t = {0};
     uint64_t from = k2_now_ns();
     bool ok = true;
     for (uint64_t i = 0; i < seeds && ok; i++) {
         if (seconds && k2_now_ns() - from > seconds * K2_NS_PER_S) break;
-        ok = one(first + i, &calm->seen, trace, &t);
+        ok = one(first + i, (first + i) % POISON_EVERY ? &calm->seen : &ill->seen, trace, &t);
     }
     printf("%llu seeds in %.1f s: %llu deaths of processes, %llu of the master, %llu messages lost, %llu fenced, %llu stale; "
            "the undisturbed run takes %.2f s, the longest after the last fault %.2f s\n",
            (unsigned long long)t.runs, (double)(k2_now_ns() - from) / 1e9, (unsigned long long)t.deaths,
            (unsigned long long)t.masters, (unsigned long long)t.dropped, (unsigned long long)t.fenced,
            (unsigned long long)t.stale, (double)calm->seen.end_ns / 1e9, (double)t.longest_ns / 1e9);
+    sim_fini(ill);
+    k2_free(ill);
     sim_fini(calm);
     k2_free(calm);
     return ok ? 0 : 1;

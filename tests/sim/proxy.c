@@ -57,7 +57,7 @@ static uint64_t serial_of(const proxy *x, uint32_t slot)
 
 static void step(sim *s, sim_proc *p, k2i_px_event *ev, uint32_t *request);
 
-static void answer(sim *s, const job *j, bool ok, int finish)
+static sim_event *answer(sim *s, const job *j, bool ok, int finish)
 {
     sim_event *e = sim_at(s, SIM_ANSWER, sim_latency_us(s));
     e->life = s->life;
@@ -67,6 +67,7 @@ static void answer(sim *s, const job *j, bool ok, int finish)
     e->finish = finish;
     e->digest = j->of;
     e->tokens = j->got;
+    return e;
 }
 
 static void leave(sim *s, sim_proc *p, job *j)
@@ -100,6 +101,14 @@ static void send(sim *s, sim_proc *p, job *j, uint32_t slot)
     e->tokens.count += j->got.count;
 }
 
+static void fail(sim *s, job *j, const k2i_px_action *a)
+{
+    sim_event *e = answer(s, j, false, FAILED);
+    for (uint32_t i = 0; i < a->broke_count; i++)
+        e->lost[e->lost_count++] = (k2m_lost){a->broke[i].engine, a->broke[i].incarnation, a->broke[i].alone};
+    j->used = false;
+}
+
 static void carry_out(sim *s, sim_proc *p, const k2i_px_outbox *out)
 {
     for (uint32_t i = 0; i < out->count; i++) {
@@ -110,8 +119,7 @@ static void carry_out(sim *s, sim_proc *p, const k2i_px_outbox *out)
         case K2I_PX_HOLD: leave(s, p, j); break;
         case K2I_PX_FAIL:
             leave(s, p, j);
-            answer(s, j, false, FAILED);
-            j->used = false;
+            fail(s, j, a);
             break;
         case K2I_PX_PROBE: {
             uint64_t engine = serial_of(p->state, a->engine);
@@ -192,6 +200,7 @@ static void call(sim *s, sim_proc *p, const sim_event *e)
                                .max_tokens = e->max_tokens,
                                .group = k2_replay_group_of(e->id),
                                .has_group = true,
+                               .broke_max = e->alone ? 1 : K2M_COMPANY_MAX,
                                .training = e->training,
                                .has_digest = e->training,
                                .digest = e->digest}};

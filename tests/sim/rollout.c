@@ -11,7 +11,7 @@
 #define JOBS 64u
 
 typedef struct job {
-    bool used;
+    bool used, poison;
     k2i_request req;
     uint64_t attempt, proxy;
     int32_t tokens[2 * SIM_TOKENS];
@@ -102,6 +102,13 @@ static uint32_t open_jobs(const rollout *r)
     return n;
 }
 
+/* One sample of a prompt, all of another, and an evaluation. */
+static bool poisoned(uint64_t id)
+{
+    if (id & K2M_EVAL_BIT) return id == (K2M_EVAL_BIT | 2);
+    return id == k2_replay_id(5, 1) || k2_replay_group_of(id) == 9;
+}
+
 static void upstream(sim *s, sim_proc *p, const sim_event *e)
 {
     rollout *r = p->state;
@@ -118,7 +125,7 @@ static void upstream(sim *s, sim_proc *p, const sim_event *e)
         no->finish = stale ? K2I_STALE : K2I_FAILED;
         return;
     }
-    *j = (job){.used = true, .attempt = e->attempt, .proxy = e->peer};
+    *j = (job){.used = true, .poison = s->poison && poisoned(e->id), .attempt = e->attempt, .proxy = e->peer};
     memcpy(j->tokens, e->tokens.ids, e->tokens.count * sizeof *j->tokens);
     j->req = (k2i_request){.seed = s->config.seed,
                            .trajectory = e->id,
@@ -149,9 +156,21 @@ static void upstream_end(sim *s, sim_proc *p, uint64_t attempt)
 
 static void carry_out(sim *s, sim_proc *p, k2i_outbox *out);
 
+static bool any_poison(const rollout *r)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < JOBS; i++) any |= r->jobs[i].used && r->jobs[i].poison;
+    return any;
+}
+
 static void engine_step(sim *s, sim_proc *p)
 {
     rollout *r = p->state;
+    if (any_poison(r)) {
+        s->deaths++;
+        sim_proc_end(s, p, 11, true);
+        return;
+    }
     const k2i_row *rows;
     uint32_t count, wanted, at = 0;
     r->stepping = false;

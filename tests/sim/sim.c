@@ -267,7 +267,7 @@ static void choose_faults(sim *s)
 
 void sim_init(sim *s, uint64_t seed, const sim_truth *truth)
 {
-    *s = (sim){.seed = seed, .now_ns = 1000, .truth = truth};
+    *s = (sim){.seed = seed, .now_ns = 1000, .truth = truth, .poison = truth && truth->poison};
     k2_config *c = &s->config;
     k2_config_defaults(c);
     c->seed = 5;

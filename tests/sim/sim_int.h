@@ -21,6 +21,7 @@
 #define SIM_PROCS       64u /* living at once, with those whose kill is under way */
 #define SIM_VOCAB       16u
 #define SIM_TOKENS      32u /* of one sequence */
+#define SIM_POISONS     3u /* that are to be found out: two groups, and an evaluation */
 #define SIM_PROMPTS     40u
 #define SIM_STEPS       64u
 #define SIM_CHECKPOINTS 256u
@@ -73,7 +74,9 @@ typedef struct sim_event {
     uint32_t worker, max_tokens, slot;
     uint64_t incarnation;
     int finish; /* k2i_finish of the engine, or a k2_code */
-    bool training, ok;
+    bool training, ok, alone;
+    k2m_lost lost[K2M_LOST_MAX]; /* of an answer that failed */
+    uint32_t lost_count;
     k2_digest digest;
     uint64_t version;
     sim_tokens tokens;
@@ -131,7 +134,7 @@ typedef struct sim_slot { /* what the master's I/O half keeps of one worker */
 
 /* What the undisturbed run did; the same for all seeds. */
 typedef struct sim_truth {
-    bool known;
+    bool known, poison;
     uint64_t steps;
     k2_digest versions[SIM_STEPS], batches[SIM_STEPS], weights;
     uint32_t correct, total;
@@ -143,6 +146,7 @@ struct sim {
     uint64_t seed, draw, now_ns, order, serial, incarnation, life, attempt;
     sim_faults faults;
     uint64_t faults_end_ns;
+    bool poison; /* some prompts end their engine, whatever else happens */
     const sim_truth *truth; /* NULL: this run is to be the truth */
     bool trace;
 
@@ -176,7 +180,7 @@ struct sim {
     char end_text[K2M_TEXT_MAX], last_log[K2M_TEXT_MAX];
     char broken[512]; /* the first invariant that did not hold */
     uint64_t steps_done;
-    uint32_t masters, deaths, dropped, fenced, stale;
+    uint32_t masters, deaths, dropped, fenced, stale, put_aside;
 };
 
 /* sim.c */

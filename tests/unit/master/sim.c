@@ -228,6 +228,7 @@ static void carry_out(sim *s, const k2m_action *a)
         s->end_code = a->code;
         snprintf(s->end_text, sizeof s->end_text, "%s", a->text);
         break;
+    case K2M_ACT_QUARANTINE: s->put_aside++; break;
     case K2M_ACT_REFUSE: break;
     }
 }

@@ -72,7 +72,7 @@ typedef struct sim {
     uint32_t masters, deaths, trains; /* how often each happened */
     bool poison;                      /* a trained trajectory was seen twice */
     uint8_t *trained;                 /* per trajectory: in which step of the surviving history */
-    uint64_t reports[8];
+    uint64_t reports[8], put_aside;
     uint32_t stacks; /* how often the core asked for them */
     char last_log[K2M_TEXT_MAX];
     uint32_t stop_at_iteration;       /* ask to drain when it has ended; 0 = never */
