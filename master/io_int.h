@@ -65,6 +65,8 @@ k2_code k2m_run_check(k2m_run *r, k2_error *err);
  * refused. */
 k2_code k2m_run_prepare(k2m_run *r, k2_journal **journal, k2_error *err);
 void k2m_run_fini(k2m_run *r);
+/* remains.c: remove the half-written files and checkpoints of processes that were killed. */
+void k2m_remains_clear(const char *run_dir);
 
 /* plan.c: memory of each kind of process, in bytes, from the configuration. */
 typedef struct k2m_plan {

@@ -472,6 +472,7 @@ k2_code k2m_run_prepare(k2m_run *r, k2_journal **journal, k2_error *err)
     k2_free(dir);
     if (code != K2_OK) return code;
     code = make_dirs(r, err);
+    k2m_remains_clear(r->config.run_dir);
     if (code == K2_OK) code = generate(r, err);
     data_paths(r);
     if (code == K2_OK) code = load_data(r, true, err);

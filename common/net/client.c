@@ -127,6 +127,7 @@ static void request_ended(void *arg)
 k2_net_client *k2_net_dial(k2_loop *loop, const char *url, k2_error *err)
 {
     if (k2i_net_url_check(url, err) != K2_OK) return NULL;
+    K2_ASSERT(k2i_net_epipe_renamed());
     nng_socket socket;
     int rc = nng_req0_open(&socket);
     if (rc == 0) {

@@ -39,6 +39,8 @@ bool k2i_bridge_closing(k2i_bridge *b);
 /* True for the one that gave back the last of refs, and must release the memory. */
 bool k2i_bridge_leave(k2i_bridge *b);
 
+/* epipe.c: true when everyone in this process who calls sendmsg comes through ours. */
+bool k2i_net_epipe_renamed(void);
 /* True in a process whose sockets end with it: then the object, whose bridge is closed, is kept reachable and left as it is. */
 bool k2i_net_leave_open(k2i_bridge *b);
 /* Run close(arg) on a thread of its own, and wait for its end for at most a second, or 10 ms once one has not ended. nng 1.5

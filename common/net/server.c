@@ -272,6 +272,7 @@ k2_net_server *k2_net_listen(k2_loop *loop, const char *url, uint32_t peers,
 {
     K2_ASSERT(on_request && peers <= K2_PEERS_MAX);
     if (k2i_net_url_check(url, err) != K2_OK) return NULL;
+    K2_ASSERT(k2i_net_epipe_renamed());
     nng_socket socket;
     int rc = nng_rep0_open(&socket);
     if (rc != 0) {

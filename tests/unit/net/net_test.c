@@ -2,6 +2,7 @@
  * back. */
 #include "common/net/net_int.h"
 
+#include <arpa/inet.h>
 #include <nng/nng.h>
 #include <nng/protocol/reqrep0/req.h>
 #include <setjmp.h>
@@ -11,7 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -353,6 +357,41 @@ static void the_server_may_be_closed_inside_a_request(void **state)
     assert_int_equal(b->requests, 5);
 }
 
+/* A worker that is killed just when it has connected must not cost the others their master. */
+static void peers_that_die_while_they_connect(void **state)
+{
+    bench *b = *state;
+    static const unsigned char req_header[8] = {0, 'S', 'P', 0, 0, 0x30, 0, 0};
+    static const char *const urls[] = {NULL, "tcp://127.0.0.1:0"};
+    for (size_t u = 0; u < K2_COUNT(urls); u++) {
+        if (urls[u]) snprintf(b->url, sizeof b->url, "%s", urls[u]);
+        listen_and_dial(b);
+        struct sockaddr_un un = {.sun_family = AF_UNIX};
+        struct sockaddr_in in = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        const char *url = k2_net_server_url(b->server);
+        if (urls[u])
+            in.sin_port = htons((uint16_t)atoi(strrchr(url, ':') + 1));
+        else
+            snprintf(un.sun_path, sizeof un.sun_path, "%s", url + strlen("ipc://"));
+        for (int i = 0; i < 300; i++) {
+            int fd = socket(urls[u] ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            int rc = urls[u] ? connect(fd, (struct sockaddr *)&in, sizeof in) : connect(fd, (struct sockaddr *)&un, sizeof un);
+            assert_int_equal(rc, 0);
+            if (i % 3) assert_int_equal(write(fd, req_header, sizeof req_header), sizeof req_header);
+            close(fd);
+        }
+        k2_net_client_close(b->client);
+        b->client = k2_net_dial(b->loop, url, NULL); /* one more has to be accepted */
+        assert_non_null(b->client);
+        assert_int_equal(ask(b, 1), K2_OK);
+        until(b, &b->replies, u + 1);
+        k2_net_client_close(b->client);
+        k2_net_server_close(b->server);
+        b->client = NULL;
+        b->server = NULL;
+    }
+}
+
 static void too_many_requests_are_refused(void **state)
 {
     bench *b = *state;
@@ -409,6 +448,7 @@ int main(void)
         T(deadlines_hold_without_a_server_and_with_a_silent_one),
         T(a_request_outlives_its_server),
         T(the_server_may_be_closed_inside_a_request),
+        T(peers_that_die_while_they_connect),
         T(too_many_requests_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
