@@ -44,6 +44,8 @@
 #define K2M_STOP_NS       (15 * K2_NS_PER_S) /* from STOP to SIGKILL */
 #define K2M_REPLAY_BYTES_MAX (1ull << 30)    /* checkpoints are made early before consumed groups take more than this */
 
+#define K2M_WORKER_BYTES  1600u         /* of the core for each worker, of the outbox once it has its whole size; held by bench/scale's test */
+
 typedef enum k2m_role { K2M_TRAINER, K2M_ROLLOUT, K2M_PROXY, K2M_ROLES } k2m_role;
 const char *k2m_role_name(k2m_role r); /* "trainer" */
 

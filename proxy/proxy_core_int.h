@@ -23,6 +23,7 @@
 #include "common/base/base.h"
 
 #define K2I_PX_URL_MAX     256u  /* bytes of an engine's base URL with its terminator */
+#define K2I_PX_ENGINE_BYTES 1200u /* of the core for each engine when it has two slots; held by bench/scale's test */
 #define K2I_PX_ACTIONS_MAX 64u   /* of one step; when more are due, `more` says so */
 #define K2I_PX_GROUPS      8192u /* groups whose engine is remembered; a power of two. Forgetting one costs a second prefill */
 #define K2I_PX_NONE        UINT32_MAX
