@@ -705,6 +705,7 @@ k2_code k2m_core_new(const k2m_core_config *config, k2m_core **out, k2_error *er
     m->first_rollout = m->trainers;
     m->proxy = m->trainers + m->rollouts;
     m->worker_count = m->trainers + m->rollouts + (m->has_proxy ? 1 : 0);
+    K2_ASSERT(m->worker_count <= K2_PEERS_MAX); /* the configuration's limits see to it */
     m->workers = k2_alloc_array(m->worker_count, sizeof *m->workers);
     k2m_fleet_init(m);
     allocate(m);

@@ -93,7 +93,7 @@
         "as in trainer.schedule; 0 = all of pretrain.steps")                                                                     \
     F64(pretrain_min_lr, "pretrain.schedule.min_lr", 0, 0, 10, SAME, "learning rate at the end of the decay")                    \
                                                                                                                                  \
-    U64(rollout_workers, "rollout.workers", 1, 1, 12000, FREE, "rollout processes; the result does not depend on it")             \
+    U64(rollout_workers, "rollout.workers", 1, 1, 12000, FREE, "rollout processes; the result does not depend on it")            \
     U64(rollout_threads, "rollout.threads", 0, 0, 1024, FREE,                                                                    \
         "threads of one engine; 0 = cores / workers, fewer for a small model")                                                   \
     U64(rollout_group_size, "rollout.group_size", 8, 1, 1024, SAME, "trajectories sampled for one prompt")                       \
