@@ -17,7 +17,7 @@
     U64(run_checkpoints_kept, "run.checkpoints_kept", 2, 1, 1000, FREE, "older checkpoints are removed; 1 acts as 2")            \
     U64(run_eval_every, "run.eval_every", 10, 0, 1000000, FREE, "iterations between evaluations; 0 = only before and after")     \
     U64(run_journal_mb, "run.journal_mb", 1024, 16, 1048576, FREE, "largest size of the journal, in MiB")                        \
-    U64(run_flight_kib, "run.flight_kib", 256, 0, 65536, FREE,                                                                   \
+    U64(run_flight_kib, "run.flight_kib", 1024, 0, 65536, FREE,                                                                   \
         "size of each process's flight recorder (k2rl trace), in KiB: 0 = off, else at least 64")                                \
                                                                                                                                  \
     STR(model_config, "model.config", "", SAME, "Hugging Face config.json with the sizes of a new model")                        \
