@@ -126,11 +126,12 @@ k2_code k2_flight_trace_load(const char *run_dir, void (*skipped)(void *arg, con
     (void)gethostname(host, sizeof host - 1);
     (void)read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
     k2_flight_ring **rings = k2_alloc_array(K2_FLIGHT_RINGS_MAX, sizeof(k2_flight_ring *));
-    for (struct dirent *e; (e = readdir(d)) != NULL && count < K2_FLIGHT_RINGS_MAX;) {
+    for (struct dirent *e; (e = readdir(d)) != NULL;) {
         if (!is_ring(e->d_name)) continue;
         k2_error why;
         char *path = k2_asprintf("%s/%s", dir, e->d_name);
-        k2_flight_ring *ring = ring_load(path, &why);
+        k2_flight_ring *ring = count < K2_FLIGHT_RINGS_MAX ? ring_load(path, &why) : NULL;
+        if (count == K2_FLIGHT_RINGS_MAX) k2_error_set(&why, K2_LIMIT, "%s: %u rings are read already", path, count);
         k2_free(path);
         if (ring == NULL) {
             if (skipped != NULL) skipped(arg, why.text);

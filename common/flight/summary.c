@@ -167,7 +167,7 @@ static void process_json(const k2_flight_trace *t, const k2_flight_ring *r, k2_b
     k2_buf_puts(out, "]}");
 }
 
-static void group_json(const k2_flight_group *g, k2_buf *out)
+static void group_json(const k2_flight_trace *t, const k2_flight_group *g, k2_buf *out)
 {
     k2_buf_puts(out, "{\"group\": ");
     k2i_flight_u64_json(g->group, out);
@@ -175,6 +175,7 @@ static void group_json(const k2_flight_group *g, k2_buf *out)
     k2i_flight_u64_json(g->seq, out);
     k2_buf_printf(out, ", \"op\": \"%s\", \"bytes\": ", k2_flight_collective_text(g->op));
     k2i_flight_u64_json(g->bytes, out);
+    k2_buf_printf(out, ", \"ago_s\": %.3f", since(t, g->first_ns));
     for (int want = 1; want >= 0; want--) {
         uint32_t n = 0;
         k2_buf_puts(out, want ? ", \"entered\": [" : "], \"missing\": [");
@@ -194,7 +195,7 @@ void k2_flight_summary_json(const k2_flight_trace *trace, const k2_flight_collec
     k2_buf_puts(out, "], \"collectives\": [");
     for (uint32_t i = 0; i < c->group_count; i++) {
         if (i > 0) k2_buf_puts(out, ", ");
-        group_json(&c->groups[i], out);
+        group_json(trace, &c->groups[i], out);
     }
     k2_buf_puts(out, "], \"mismatches\": [");
     for (uint32_t i = 0; i < c->mismatch_count; i++) {

@@ -11,7 +11,7 @@
 
 #include "common/flight/flight.h"
 
-#define K2_FLIGHT_RINGS_MAX 4096u /* that one trace takes; the newest, where there are more */
+#define K2_FLIGHT_RINGS_MAX 4096u /* that one trace takes; more are left out, and told */
 
 typedef enum k2_flight_kind {
     K2_FLIGHT_IS_SPAN,   /* from begin_ns to end_ns */
@@ -71,7 +71,7 @@ typedef struct k2_flight_trace {
 
 /* k2_flight_trace_load - all rings of a run's directory, with the state of those processes that can be asked here.
  *
- * memory   *out is the caller's, k2_flight_trace_free
+ * memory   *out is the caller's, k2_flight_trace_free; a third more than the files have
  * errors   NOT_FOUND (no ring is there); a file that is no ring is told to `skipped`, which may be NULL
  */
 k2_code k2_flight_trace_load(const char *run_dir, void (*skipped)(void *arg, const char *text), void *arg,

@@ -197,15 +197,17 @@ static void deadline_is_logged(void **state)
     k2m_touch(m, &m->workers[m->first_rollout]); /* earlier than is known */
     k2m_event tick = {.type = K2M_EV_TICK, .now_ns = m->now_ns + 2 * K2_NS_PER_S};
     const k2m_outbox *out = k2m_core_step(m, &tick);
-    uint32_t lines = 0, culprits = 0;
+    uint32_t lines = 0, culprits = 0, traces = 0;
     for (uint32_t i = 0; i < out->count; i++) {
         const k2m_action *a = &out->list[i];
+        if (a->type == K2M_ACT_LOG) traces += strstr(a->text, "k2rl trace ") != NULL; /* the command that tells more */
         if (a->type != K2M_ACT_LOG || strncmp(a->text, "wait ", 5) != 0) continue;
         lines++;
         culprits += strstr(a->text, "rollout-0") && strstr(a->text, "culprit");
     }
     assert_true(lines >= 3);
     assert_int_equal(culprits, 1);
+    assert_int_equal(traces, 1);
     sim_fini(&s);
 }
 
