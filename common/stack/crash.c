@@ -104,8 +104,8 @@ static void stack_on_crash(int signum, siginfo_t *info, void *context)
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
     if (!report_from_outside(text)) report_from_inside(signum);
     signal(signum, SIG_DFL);
-    /* A fault comes again by itself when we return, with the registers that a core dump should show. */
-    if (sent) syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), signum);
+    /* Blocked now, it comes when we return: with the registers of the fault, which is what a core dump should show. */
+    syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), signum);
 }
 
 void k2_stack_report_to(const char *path)
@@ -151,7 +151,12 @@ static k2_stack without_handler(const k2_stack *s)
 static void put_crashed(k2_buf *b, const crash *c, const k2_stacks *all, const k2_stack *s)
 {
     char name[K2_SIGNAL_NAME_MAX], cause[64], line[256];
-    snprintf(cause, sizeof cause, c->sent ? "sent by pid %llu" : "at address 0x%llx", c->detail);
+    bool by_itself = c->sent && c->detail == (unsigned long long)all->proc.pid;
+    snprintf(cause, sizeof cause,
+             by_itself ? "raised by itself"
+             : c->sent ? "sent by pid %llu"
+                       : "at address 0x%llx",
+             c->detail);
     k2_buf_printf(b, K2_STACK_CRASH_MARK "%s %s, pid %d, thread %d (%s):\n", k2_signal_name(c->signum, name), cause,
                   (int)all->proc.pid, (int)s->tid, s->name);
     for (uint32_t i = 0; i < s->count; i++) {

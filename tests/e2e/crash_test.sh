@@ -35,6 +35,9 @@ want=$(json "$result" weights_digest)
 start crash
 await "the first weights" "in_force 0 crash"
 read -r victim < <(workers trainer "$master") || fail "no trainer process found"
+for n in 10 11 12 13 14 15 16 17 18 19 20; do # of runs before: too many
+  : >"$SCRATCH/crash/logs/stacks-2020010${n:0:1}T0000${n}.000Z.txt" >"$SCRATCH/crash/logs/stacks-2021010${n:0:1}T0000${n}.000Z.txt"
+done
 kill -SEGV "$victim"
 wait "$wrapper_of" || fail "the run whose trainer crashed ended with status $?"
 grep -q "k2rl: crash: SIGSEGV sent by pid $$, pid $victim" "$SCRATCH/crash/logs/trainer-0.log" || fail "no report in the trainer's log"
@@ -45,6 +48,7 @@ has "$log" "exit: trainer-0 (incarnation [0-9]*, pid $victim) was ended by SIGSE
 has "$log" "trainer-0 wrote: k2rl: crash:   k2_trainer_main" || fail "the report has no stack: $log"
 grep -q '"signal_name": "SIGSEGV".*"worker": "trainer-0"' "$SCRATCH/crash/logs/exits.jsonl" || fail "no line in exits.jsonl"
 stacks_file crash
+same "$(ls "$SCRATCH"/crash/logs/stacks-*.txt | wc -l)" 16 "files of stacks that are kept"
 grep -q '^  rollout-0 .*threads, held' "$file" || fail "no rollout-0 in $(cat "$file")"
 same_weights crash
 

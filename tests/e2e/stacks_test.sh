@@ -41,6 +41,13 @@ first=$(sed -n '/^1\. /,/^$/p' <<<"$out")
 grep -q '^1\. trainer-0 ' <<<"$first" && grep -q 'k2_loop_run\|k2_' <<<"$first" || fail "the stopped one is not the first: $out"
 grep -q "py-spy was asked: dump --pid [0-9]" <<<"$out" || fail "py-spy was not asked: $out"
 
+kill -STOP "$master" # nobody is asked: a stopped master is found, too
+await "the master's stop" "is_stopped $master"
+out=$("$K2RL" stacks "$SCRATCH/looked_at")
+grep -q '^[12]\. master-0 ' <<<"$out" && grep -q '^[12]\. trainer-0 ' <<<"$out" || fail "master and trainer do not come first: $out"
+await "the master to be stopped as before" "is_stopped $master"
+kill -CONT "$master"
+
 line=$("$K2RL" stacks "$SCRATCH/looked_at" --json --all)
 [ "$(wc -l <<<"$line")" = 1 ] || fail "--json prints more than a line"
 same "$(json "$line" left_out)" 0 "threads left out with --all"
