@@ -9,5 +9,5 @@ if ! command -v "$python" >/dev/null 2>&1; then
 fi
 dir=$(mktemp -d /tmp/k2-vectors.XXXXXX)
 trap 'rm -rf "$dir"' EXIT
-"$python" "$(dirname "$0")/make_vectors.py" "$dir" 500 || exit $?
+"$python" "$(dirname "$0")/make_vectors.py" "$dir" 500 20 || exit $?
 K2_VECTORS=$dir "$1"
