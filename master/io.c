@@ -308,11 +308,11 @@ int k2m_io_run(k2m_run *run, k2_journal *journal)
     k2_code code = open_log(&io, &err);
     if (code == K2_OK) record_flight(&io);
     if (code == K2_OK) code = recover(&io, &err);
-    if (code == K2_OK) code = k2m_reporter_open(run, io.log, &io.reporter, &err);
     if (code == K2_OK) {
         io.loop = k2_loop_new();
-        code = open_parts(&io, &err);
+        code = k2m_reporter_open(run, io.loop, io.log, &io.reporter, &err);
     }
+    if (code == K2_OK) code = open_parts(&io, &err);
     if (code == K2_OK && io.core->finished && io.core->iteration >= run->config.iterations) {
         K2_LOG_INFO(io.log, "the run has ended before");
         k2m_reporter_summary(io.reporter, io.core, K2_OK, "the run has ended before; nothing was left to do");

@@ -80,7 +80,8 @@ void k2m_plan_print(const k2m_run *r);
 /* ---- reporter --------------------------------------------------------------------------------------------------------- */
 
 typedef struct k2m_reporter k2m_reporter;
-k2_code k2m_reporter_open(const k2m_run *r, k2_log *log, k2m_reporter **out, k2_error *err);
+/* What it writes goes to the loop's pool; close after k2_loop_free. */
+k2_code k2m_reporter_open(const k2m_run *r, k2_loop *loop, k2_log *log, k2m_reporter **out, k2_error *err);
 void k2m_reporter_close(k2m_reporter *p);
 /* Numbers of rank 0's last command; kept until the report that they belong to. */
 void k2m_reporter_trainer(k2m_reporter *p, const k2_wire_metrics *metrics);

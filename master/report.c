@@ -2,41 +2,29 @@
  * live view stands in view.c. */
 #include "master/report_int.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-k2_code k2m_reporter_open(const k2m_run *r, k2_log *log, k2m_reporter **out, k2_error *err)
+k2_code k2m_reporter_open(const k2m_run *r, k2_loop *loop, k2_log *log, k2m_reporter **out, k2_error *err)
 {
-    char *dir = k2_asprintf("%s/tensorboard", r->config.run_dir), *path = k2_asprintf("%s/metrics.jsonl", r->config.run_dir);
     k2m_reporter *p = k2_alloc(sizeof *p);
-    *p = (k2m_reporter){.run = r, .log = log, .start_ns = k2_now_ns(), .tty = !r->json && isatty(STDOUT_FILENO), .fd = -1};
-    k2_code code = k2_tb_open(dir, &p->tb, err);
-    if (code == K2_OK) {
-        p->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-        if (p->fd < 0) code = k2_error_errno(err, errno, "%s", path);
-    }
-    if (code == K2_OK) {
-        char *config = k2_config_json(&r->config);
-        k2_tb_text(p->tb, "config", 0, config, (double)k2_wall_us() / 1e6);
-        k2_free(config);
+    *p = (k2m_reporter){.run = r, .log = log, .start_ns = k2_now_ns(), .tty = !r->json && isatty(STDOUT_FILENO)};
+    char *config = k2_config_json(&r->config);
+    k2_code code = k2m_paper_open(r->config.run_dir, config, loop, log, &p->paper, err);
+    k2_free(config);
+    if (code == K2_OK)
         *out = p;
-    } else {
-        k2m_reporter_close(p);
-    }
-    k2_free(dir);
-    k2_free(path);
+    else
+        k2_free(p);
     return code;
 }
 
 void k2m_reporter_close(k2m_reporter *p)
 {
     if (!p) return;
-    k2_tb_close(p->tb);
-    if (p->fd >= 0) close(p->fd);
+    k2m_paper_close(p->paper);
     k2_free(p);
 }
 
@@ -99,18 +87,13 @@ static void begin_line(k2_buf *b, const char *kind, uint64_t iteration)
 static void end_line(k2m_reporter *p, k2_buf *b)
 {
     k2_buf_puts(b, "}\n");
-    if (write(p->fd, b->data, b->len) != (ssize_t)b->len && !p->lost) {
-        p->lost = true; /* the run goes on: its result is in the journal and the checkpoints */
-        K2_LOG_WARN(p->log, "metrics.jsonl: %s", strerror(errno));
-    }
+    k2m_paper_line(p->paper, b->data, b->len);
     k2_buf_fini(b);
 }
 
 static void scalar(k2m_reporter *p, const char *group, const char *name, uint64_t step, double v)
 {
-    char tag[2 * K2_WIRE_NAME_MAX];
-    snprintf(tag, sizeof tag, "%s/%s", group, name);
-    if (isfinite(v)) k2_tb_scalar(p->tb, tag, (int64_t)step, v, (double)k2_wall_us() / 1e6);
+    if (isfinite(v)) k2m_paper_scalar(p->paper, group, name, step, v);
 }
 
 static void trained_metrics(k2m_reporter *p, k2_buf *b, const char *group, uint64_t step)
@@ -221,7 +204,6 @@ void k2m_reporter_report(k2m_reporter *p, const k2m_report *r)
 {
     char hex[K2_DIGEST_HEX];
     k2_digest_hex(r->digest, hex);
-    k2_error err = {0};
     switch (r->kind) {
     case K2M_REPORT_ITERATION: report_iteration(p, r); break;
     case K2M_REPORT_PRETRAIN: report_pretrain(p, r); break;
@@ -236,7 +218,7 @@ void k2m_reporter_report(k2m_reporter *p, const k2m_report *r)
                     seconds(r->update_ns) * 1000);
         break;
     }
-    if (k2_tb_flush(p->tb, &err) != K2_OK) K2_LOG_WARN(p->log, "%s", err.text);
+    k2m_paper_send(p->paper);
 }
 
 /* ---- the end

@@ -3,6 +3,7 @@
 #define K2_MASTER_REPORT_INT_H
 
 #include "master/io_int.h"
+#include "master/paper_int.h"
 
 #define TRAINED_MAX 512u /* metrics of one step that are kept: those of a model with some hundred layers */
 #define VIEW_EVENTS 4u   /* last lines shown under the live view */
@@ -11,9 +12,8 @@
 struct k2m_reporter {
     const k2m_run *run;
     k2_log *log;
-    k2_tb *tb;
-    int fd; /* metrics.jsonl */
-    bool tty, lost, evaluated;
+    k2m_paper *paper;
+    bool tty, evaluated;
     uint64_t start_ns, rl_ns, drawn_ns;
     struct {
         char name[K2_WIRE_NAME_MAX + 1];
