@@ -1,7 +1,6 @@
 /* A trace as Chrome's JSON. Piece by piece: only one event's text is in memory besides a buffer. */
 #include "common/flight/trace_int.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define PIECE_BYTES (64u << 10) /* what is handed on at a time */
@@ -127,15 +126,7 @@ static void on_thread(writer *w, const k2_flight_event *e)
     }
 }
 
-/* ---- requests: pairs of start and finish ------------------------------------------------------------------------------- */
-
-static int by_id(const void *a, const void *b)
-{
-    const k2_flight_event *x = *(const k2_flight_event *const *)a, *y = *(const k2_flight_event *const *)b;
-    if (x->name != y->name) return x->name < y->name ? -1 : 1;
-    if (x->id != y->id) return x->id < y->id ? -1 : 1;
-    return x->number < y->number ? -1 : x->number > y->number;
-}
+/* ---- requests --------------------------------------------------------------------------------------------------------- */
 
 static void half(writer *w, const char *ph, const k2_flight_event *e, uint64_t ns, const char *flag)
 {
@@ -149,23 +140,17 @@ static void half(writer *w, const char *ph, const k2_flight_event *e, uint64_t n
 static void requests(writer *w)
 {
     const k2_flight_ring *r = w->ring;
-    size_t n = 0;
-    const k2_flight_event **list = k2_alloc_array(r->count, sizeof *list);
-    for (size_t i = 0; i < r->count; i++) {
-        const k2_flight_event *e = &r->events[i];
-        if (e->kind == K2_FLIGHT_IS_START || e->kind == K2_FLIGHT_IS_FINISH) list[n++] = e;
-    }
-    if (n > 0) qsort(list, n, sizeof *list, by_id);
+    size_t n;
+    k2i_flight_request *list = k2i_flight_requests_of(r, &n);
     for (size_t i = 0; i < n; i++) {
-        const k2_flight_event *e = list[i], *next = i + 1 < n ? list[i + 1] : NULL;
-        bool starts = e->kind == K2_FLIGHT_IS_START;
-        bool pair = starts && next && next->name == e->name && next->id == e->id && next->kind == K2_FLIGHT_IS_FINISH;
-        const k2_flight_event *end = pair ? next : e;
-        i += pair;
-        uint64_t until = starts && !pair ? r->end_ns : end->end_ns;
+        const k2_flight_event *start = list[i].start, *finish = list[i].finish;
+        uint64_t until = finish ? finish->end_ns : r->end_ns;
         if (until < w->trace->begin_ns) continue;
-        half(w, "b", e, starts ? e->begin_ns : r->events[0].begin_ns, starts ? (pair ? NULL : "unfinished") : "cut");
-        half(w, "e", end, until, NULL);
+        half(w, "b", start ? start : finish, start ? start->begin_ns : r->events[0].begin_ns,
+             !start    ? "cut"
+             : !finish ? "unfinished"
+                       : NULL);
+        half(w, "e", finish ? finish : start, until, NULL);
     }
     k2_free(list);
 }

@@ -102,12 +102,17 @@ uint32_t k2i_flight_args_json(const k2_flight_event *e, k2_buf *out)
     return put_args(&(pen){.out = out, .json = true}, e);
 }
 
+void k2i_flight_args_text(const k2_flight_event *e, k2_buf *out)
+{
+    put_args(&(pen){.out = out}, e);
+}
+
 void k2_flight_event_text(const k2_flight_event *e, k2_buf *out)
 {
     k2_buf_puts(out, k2i_flight_row_of(e->name)->text);
     if (e->kind == K2_FLIGHT_IS_START) k2_buf_puts(out, " begins");
     if (e->kind == K2_FLIGHT_IS_FINISH) k2_buf_puts(out, " ends");
-    put_args(&(pen){.out = out}, e);
+    k2i_flight_args_text(e, out);
 }
 
 const k2_flight_event *k2i_flight_last(const k2_flight_ring *ring)

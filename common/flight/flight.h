@@ -15,7 +15,8 @@
  *
  * memory   the file, reserved when it is opened; nothing is allocated afterwards
  * errors   none of the recording functions can fail; what does not fit (threads beyond K2_FLIGHT_THREADS_MAX, spans nested
- * deeper than K2_FLIGHT_DEPTH_MAX) is left out and counted threads  any, without a lock or a wait; also inside a signal handler
+ *          deeper than K2_FLIGHT_DEPTH_MAX) is left out and counted
+ * threads  any, without a lock or a wait; k2_flight_mark also inside a signal handler
  * tests    tests/unit/flight
  */
 #ifndef K2_COMMON_FLIGHT_H
@@ -79,14 +80,14 @@ typedef enum k2_flight_name {
 #define K2_X(name, category, text, a, b, c, d) K2_FLIGHT_##name,
     K2_FLIGHT_NAMES(K2_X)
 #undef K2_X
-        K2_FLIGHT_NAME_COUNT
+    K2_FLIGHT_NAME_COUNT
 } k2_flight_name;
 
 typedef enum k2_flight_collective {
 #define K2_X(name, text) K2_FLIGHT_COLL_##name,
     K2_FLIGHT_COLLECTIVES(K2_X)
 #undef K2_X
-        K2_FLIGHT_COLL_COUNT
+    K2_FLIGHT_COLL_COUNT
 } k2_flight_collective;
 
 const char *k2_flight_collective_text(uint32_t op); /* "an unknown operation" beyond the table */

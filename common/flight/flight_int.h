@@ -69,7 +69,8 @@ _Static_assert(sizeof(k2i_flight_header) <= K2I_FLIGHT_TRACKS_AT, "the header ha
 
 uint64_t k2i_flight_names_hash(void);
 
-/* Over all words of an event but its check. A difference in any one word shows: each is multiplied by an odd number. */
+/* Over all words of an event but its check: a few multiplications that do not wait for one another. It finds words that do not
+ * belong together (one time in 2^32 it does not), not malice. */
 static inline uint32_t k2i_flight_check(const uint64_t *w, uint32_t count)
 {
     static const uint64_t odd[K2I_FLIGHT_WORDS] = {0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu,

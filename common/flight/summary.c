@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define SHOWN_MAX 3u /* unfinished requests of one process: an engine has hundreds */
+
 static double since(const k2_flight_trace *t, uint64_t ns)
 {
     return t->end_ns > ns ? (double)(t->end_ns - ns) / 1e9 : 0;
@@ -18,6 +20,12 @@ static const char *amount(uint64_t bytes, char out[32])
     else
         snprintf(out, 32, "%.1f MB", (double)bytes / 1e6);
     return out;
+}
+
+/* Polls are always under way. */
+static bool unfinished(const k2i_flight_request *r)
+{
+    return r->start != NULL && r->finish == NULL && r->start->name != K2_FLIGHT_POLL;
 }
 
 static bool entered(const k2_flight_group *g, uint32_t rank)
@@ -40,6 +48,24 @@ static void open_text(const k2_flight_trace *t, const k2_flight_ring *r, k2_buf 
     }
 }
 
+/* "; 8 unfinished: request trajectory=55 ... (0.3 s), ..." */
+static void unfinished_text(const k2_flight_trace *t, const k2_flight_ring *r, k2_buf *out)
+{
+    size_t count, n = 0, shown = 0;
+    k2i_flight_request *list = k2i_flight_requests_of(r, &count);
+    for (size_t i = 0; i < count; i++) n += unfinished(&list[i]);
+    if (n > 0) k2_buf_printf(out, "; %zu unfinished: ", n);
+    for (size_t i = 0; i < count && shown < SHOWN_MAX; i++) {
+        const k2_flight_event *e = list[i].start;
+        if (!unfinished(&list[i])) continue;
+        k2_buf_printf(out, "%s%s", shown++ ? ", " : "", k2i_flight_row_of(e->name)->text);
+        k2i_flight_args_text(e, out);
+        k2_buf_printf(out, " (%.1f s)", since(t, e->begin_ns));
+    }
+    if (n > shown) k2_buf_puts(out, ", ...");
+    k2_free(list);
+}
+
 static void doing_text(const k2_flight_trace *t, const k2_flight_ring *r, k2_buf *out)
 {
     const k2_flight_event *last = k2i_flight_last(r);
@@ -50,6 +76,7 @@ static void doing_text(const k2_flight_trace *t, const k2_flight_ring *r, k2_buf
         k2_buf_puts(out, "nothing has ended yet");
     }
     open_text(t, r, out);
+    unfinished_text(t, r, out);
 }
 
 static void processes_text(const k2_flight_trace *t, k2_buf *out)
@@ -164,6 +191,15 @@ static void process_json(const k2_flight_trace *t, const k2_flight_ring *r, k2_b
         if (n++) k2_buf_puts(out, ", ");
         event_json(t, &r->events[i], out);
     }
+    k2_buf_puts(out, "], \"unfinished\": [");
+    size_t count, shown = 0;
+    k2i_flight_request *list = k2i_flight_requests_of(r, &count);
+    for (size_t i = 0; i < count; i++) {
+        if (!unfinished(&list[i])) continue;
+        if (shown++) k2_buf_puts(out, ", ");
+        event_json(t, list[i].start, out);
+    }
+    k2_free(list);
     k2_buf_puts(out, "]}");
 }
 

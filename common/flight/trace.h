@@ -1,6 +1,6 @@
 /* trace - reads rings that flight has left, brings those of many processes together, and says what they tell.
  *
- * Pure but for k2_flight_rings_load. Nouns: a `k2_flight_ring` is one process's ring as it was read: whose it is, its events in
+ * Pure but for k2_flight_trace_load. Nouns: a `k2_flight_ring` is one process's ring as it was read: whose it is, its events in
  * order of time, and what was open; a `k2_flight_trace` is a list of them on one line of time (nanoseconds since 1970).
  * The bytes of a ring may be anything: nothing in them is trusted.
  *

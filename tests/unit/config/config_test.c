@@ -145,6 +145,7 @@ static void keys_must_fit_together(void **state)
         {"model.dir=d", "model.config, model.dir: found both, expected exactly one of them"},
         {"data.prompts=", "data.prompts: found nothing, expected a JSONL file for mode \"partial\""},
         {"reward.kind=command", "reward.command: found 0 items, expected a program for reward.kind \"command\""},
+        {"run.flight_kib=63", "run.flight_kib: found 63, expected 0 or at least 64"},
         {"mode=pretrain", "pretrain.steps: found 0, expected at least 1 in mode \"pretrain\""},
     };
     for (size_t i = 0; i < K2_COUNT(cases); i++) {

@@ -216,6 +216,7 @@ static void chrome_has_processes_threads_spans_flows(void **state)
     (void)k2_flight_begin(K2_FLIGHT_PULL, 4, 0, 0, 0);
     k2_flight_close();
     k2_flight_trace *t = rings_load();
+    has(summary(t), "; 1 unfinished: request max_tokens=8 tokens=0 (");
     cJSON *root = chrome(t);
     const cJSON *e, *args;
     assert_int_equal(count(root, "M", "process_name", &e), 2);
