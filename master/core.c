@@ -243,7 +243,7 @@ void k2m_decide(k2m_core *m)
         decide_pretrain(m);
     } else if (!m->checkpoint.exists || m->checkpoint.pretrain != m->trainer_pretrain) {
         begin_save(m); /* the start that every recovery may go back to: pretraining is not done twice */
-    } else if (m->trainer_step < n.step_consumed) {
+    } else if (m->trainer_step < n.step_consumed && !K2_PLANTED(OLD_VERSION_IN_FORCE)) {
         begin_batch(m, m->trainer_step + 1);
     } else if (!m->published) {
         barrier_phase(m, K2M_PHASE_PUBLISH, K2_MSG_PUBLISH);
@@ -330,9 +330,6 @@ static void published(k2m_core *m)
         if (K2_PLANTED(RELEASED_EARLY)) (void)k2_replay_release(m->replay, v, &err);
         m->iteration++;
         k2m_record_iteration(m);
-    } else if (v < n.step_consumed && !K2_PLANTED(OLD_VERSION_IN_FORCE)) {
-        k2m_decide(m);
-        return;
     }
     if (!m->in_force || m->force_version != v) {
         m->in_force = true;

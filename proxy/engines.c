@@ -174,7 +174,6 @@ static void slot_clear(k2i_px *c, k2i_px_engine *e)
 
 static void forget(k2i_px *c, uint32_t slot)
 {
-    if (K2_PLANTED(MOVED_FORGOTTEN) && c->engines[slot].requests) return;
     k2i_px_move_all(c, slot);
     k2i_px_engine *e = &c->engines[slot];
     id_drop(c, slot);

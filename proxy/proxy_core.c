@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#include "common/base/planted.h"
+
 /* ---- the outbox ---------------------------------------------------------------------------------------------------- */
 
 /* Room for one more action; where there is none the caller leaves things as they are and is called again. */
@@ -407,7 +409,7 @@ void k2i_px_step(k2i_px *c, const k2i_px_event *ev, k2i_px_outbox *out)
     case K2I_PX_CANCEL:
         req_get(c, ev->request);
         c->stats.canceled++;
-        req_free(c, ev->request);
+        if (!K2_PLANTED(CANCELED_KEPT)) req_free(c, ev->request);
         break;
     case K2I_PX_HEALTH: k2i_px_on_health(c, ev); break;
     }

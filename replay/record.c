@@ -146,7 +146,7 @@ static k2_code apply_snapshot_group(k2_replay *r, const void *bytes, size_t len,
         r->blocks_reserved + need > r->block_count)
         return k2_error_set(err, K2_CORRUPT, "replay: snapshot: group %llu does not fit here", (unsigned long long)x.group);
     k2i_group *g = k2i_group_put(r, x.group, x.prompt, x.size, (const int32_t *)((const char *)bytes + sizeof x), x.count);
-    g->step = K2_PLANTED(CONSUMED_TWICE) ? 0 : x.step;
+    g->step = x.step;
     return K2_OK;
 }
 

@@ -230,7 +230,7 @@ static void admit_waiting(k2i_core *c)
     if (k2_digest_zero(c->digest)) return;
     while (c->waiting.head) {
         k2i_request *r = c->waiting.head;
-        if (r->has_digest && !k2_digest_equal(r->digest, c->digest) && !K2_PLANTED(STALE_ANSWERED)) {
+        if (r->has_digest && !k2_digest_equal(r->digest, c->digest)) {
             finish(c, r, K2I_STALE);
             continue;
         }
@@ -369,7 +369,8 @@ static bool repeats(const k2i_core *c, const k2i_request *r)
 static void draw(k2i_core *c, k2i_request *r, const float *row, k2i_logprob *logprob, const void *arg)
 {
     uint32_t drawn = r->len - r->prompt_len, token;
-    double u = k2_rand_unit(r->seed, K2_STREAM_SAMPLE, r->trajectory, r->position + drawn);
+    uint64_t position = (K2_PLANTED(WRONG_POSITION) ? 0 : r->position) + drawn;
+    double u = k2_rand_unit(r->seed, K2_STREAM_SAMPLE, r->trajectory, position);
     if (!k2i_sample(&c->sampler, row, &r->sampling, u, &token)) {
         finish(c, r, K2I_FAILED);
         return;
@@ -426,7 +427,7 @@ void k2i_core_switch_done(k2i_core *c, k2_digest digest)
     K2_ASSERT(c->running.count == 0);
     c->switching = false;
     c->digest = digest;
-    k2i_pages_forget(&c->pages);
+    if (!K2_PLANTED(CACHE_KEPT)) k2i_pages_forget(&c->pages);
 }
 
 void k2i_core_stats_get(const k2i_core *c, k2i_core_stats *out)

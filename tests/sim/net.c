@@ -11,14 +11,14 @@
 
 static void packet(sim *s, sim_kind kind, const sim_proc *p, const k2_msg *msg)
 {
-    bool lost = kind == SIM_TO_MASTER ? p->mute : p->deaf;
-    uint32_t copies = 1 + sim_chance(s, s->faults.duplicate, 12);
+    bool lost = (kind == SIM_TO_MASTER ? p->mute_until_ns : p->deaf_until_ns) > s->now_ns;
+    uint32_t copies = 1 + sim_fault(s, SIM_DUPLICATE, p->worker);
     for (uint32_t i = 0; i < copies; i++) {
-        if (lost || sim_chance(s, s->faults.drop, 12)) {
-            s->dropped++;
+        if (lost || sim_fault(s, SIM_DROP, p->worker)) {
+            s->outcome->dropped++;
             continue;
         }
-        sim_event *e = sim_at(s, kind, sim_latency_us(s));
+        sim_event *e = sim_at(s, kind, sim_latency_us(s, p->worker));
         e->proc = p->serial;
         e->worker = p->worker;
         e->life = s->life;
@@ -39,7 +39,7 @@ void sim_request(sim *s, sim_proc *p, const k2_msg *msg)
         packet(s, SIM_TO_MASTER, p, &p->requests[i].msg);
         return;
     }
-    sim_break(s, "worker %u has more than %u requests to the master", p->worker, SIM_REQUESTS);
+    sim_break(s, SIM_CHECK_POOLS, "worker %u has more than %u requests to the master", p->worker, SIM_REQUESTS);
 }
 
 void sim_done(sim *s, sim_proc *p, uint64_t cmd, k2_code code, k2_digest digest, const char *locator)
@@ -101,7 +101,7 @@ void sim_to_worker(sim *s, sim_proc *p, const k2_msg *msg)
     k2_msg_free(&p->requests[at].msg);
     p->heard_ns = s->now_ns;
     if (msg->type == K2_MSG_FENCED || msg->type == K2_MSG_REFUSED) {
-        s->fenced++;
+        s->outcome->fenced++;
         sim_proc_end(s, p, 0, true);
         return;
     }
@@ -198,7 +198,7 @@ static void on_hello(sim *s, const sim_event *e)
     const k2m_outbox *out = &s->core->outbox;
     uint64_t life = s->life;
     sim_master_event(s, &(k2m_event){.type = K2M_EV_HELLO, .msg = &e->msg});
-    if (life != s->life || s->ended) return;
+    if (life != s->life || s->ended || s->dying) return;
     for (uint32_t i = 0; i < out->count; i++) {
         if (out->list[i].type == K2M_ACT_ADMIT)
             reply(s, e->worker, e->proc, e->msg.seq,
@@ -222,7 +222,14 @@ void sim_to_master(sim *s, const sim_event *e)
         }
     if (e->msg.type == K2_MSG_HELLO) {
         on_hello(s, e);
-    } else if (!k2m_core_current(s->core, e->msg.worker, e->msg.incarnation)) {
+        return;
+    }
+    bool current = k2m_core_current(s->core, e->msg.worker, e->msg.incarnation);
+    if (current && e->msg.incarnation != s->core->workers[e->worker].incarnation)
+        sim_break(s, SIM_CHECK_FENCE, "incarnation %llu of worker %u is heard, %llu has its place",
+                  (unsigned long long)e->msg.incarnation, e->worker,
+                  (unsigned long long)s->core->workers[e->worker].incarnation);
+    if (!current) {
         reply(s, e->worker, e->proc, e->msg.seq, &(k2_msg){.type = K2_MSG_FENCED});
     } else if (e->msg.type == K2_MSG_POLL) {
         on_poll(s, e);
@@ -230,7 +237,6 @@ void sim_to_master(sim *s, const sim_event *e)
         reply(s, e->worker, e->proc, e->msg.seq, &(k2_msg){.type = K2_MSG_ACK});
         uint64_t life = s->life;
         sim_master_event(s, &(k2m_event){.type = K2M_EV_ALIVE, .worker = e->worker});
-        if (life == s->life && !s->ended)
-            sim_master_event(s, &(k2m_event){.type = K2M_EV_DONE, .worker = e->worker, .msg = &e->msg});
+        if (life == s->life) sim_master_event(s, &(k2m_event){.type = K2M_EV_DONE, .worker = e->worker, .msg = &e->msg});
     }
 }

@@ -26,7 +26,7 @@ typedef struct job {
 
 typedef struct proxy {
     k2i_px *core;
-    uint64_t serials[SIM_PROCS]; /* the process behind the engine of each slot */
+    uint64_t table[SIM_PROCS]; /* by id: the incarnation that the master named, 0 = none */
     job jobs[JOBS];
 } proxy;
 
@@ -59,7 +59,9 @@ static void step(sim *s, sim_proc *p, k2i_px_event *ev, uint32_t *request);
 
 static sim_event *answer(sim *s, const job *j, bool ok, int finish)
 {
-    sim_event *e = sim_at(s, SIM_ANSWER, sim_latency_us(s));
+    if (sim_fault(s, SIM_LOSE_ANSWER, SIM_MASTER)) return NULL; /* the master waits until its deadline */
+    uint64_t late_us = sim_fault(s, SIM_LATE_ANSWER, SIM_MASTER) ? sim_fault_draw(s, 800000) : 0;
+    sim_event *e = sim_at(s, SIM_ANSWER, late_us + sim_latency_us(s, SIM_MASTER));
     e->life = s->life;
     e->id = j->id;
     e->attempt = j->call;
@@ -72,22 +74,34 @@ static sim_event *answer(sim *s, const job *j, bool ok, int finish)
 
 static void leave(sim *s, sim_proc *p, job *j)
 {
-    if (!j->attempt) return;
-    sim_event *e = sim_at(s, SIM_UPSTREAM_END, sim_latency_us(s));
+    uint64_t attempt = j->attempt;
+    j->attempt = 0;
+    if (!attempt || sim_fault(s, SIM_HALF_OPEN, p->worker)) return;
+    sim_event *e = sim_at(s, SIM_UPSTREAM_END, sim_latency_us(s, p->worker));
     e->proc = j->engine;
     e->peer = p->serial;
-    e->attempt = j->attempt;
-    j->attempt = 0;
+    e->attempt = attempt;
+}
+
+/* An engine of the table, and for training one that is known to hold the weights. */
+static void check_choice(sim *s, const proxy *x, const job *j, uint32_t slot)
+{
+    const k2i_px_engine *e = k2i_px_engine_at(x->core, slot);
+    if (x->table[e->id % SIM_PROCS] != e->incarnation)
+        sim_break(s, SIM_CHECK_GATE, "the proxy sends a request to an engine that is not in its table any more");
+    if (j->training && !k2_digest_equal(e->digest, j->digest))
+        sim_break(s, SIM_CHECK_GATE, "the proxy sends a training request to an engine that is not known to hold its weights");
 }
 
 static void send(sim *s, sim_proc *p, job *j, uint32_t slot)
 {
     leave(s, p, j);
+    check_choice(s, p->state, j, slot);
     j->attempt = ++s->attempt;
     j->engine = serial_of(p->state, slot);
     j->base = j->got.count;
     j->moved_ns = s->now_ns;
-    sim_event *e = sim_at(s, SIM_UPSTREAM, sim_latency_us(s));
+    sim_event *e = sim_at(s, SIM_UPSTREAM, sim_latency_us(s, p->worker));
     e->proc = j->engine;
     e->peer = p->serial;
     e->attempt = j->attempt;
@@ -104,7 +118,7 @@ static void send(sim *s, sim_proc *p, job *j, uint32_t slot)
 static void fail(sim *s, job *j, const k2i_px_action *a)
 {
     sim_event *e = answer(s, j, false, FAILED);
-    for (uint32_t i = 0; i < a->broke_count; i++)
+    for (uint32_t i = 0; e && i < a->broke_count; i++)
         e->lost[e->lost_count++] = (k2m_lost){a->broke[i].engine, a->broke[i].incarnation, a->broke[i].alone};
     j->used = false;
 }
@@ -123,7 +137,7 @@ static void carry_out(sim *s, sim_proc *p, const k2i_px_outbox *out)
             break;
         case K2I_PX_PROBE: {
             uint64_t engine = serial_of(p->state, a->engine);
-            sim_event *e = sim_at(s, SIM_PROBED, 2 * sim_latency_us(s));
+            sim_event *e = sim_at(s, SIM_PROBED, 2 * sim_latency_us(s, p->worker));
             e->proc = p->serial;
             e->slot = a->engine;
             e->peer = engine;
@@ -146,12 +160,20 @@ static void step(sim *s, sim_proc *p, k2i_px_event *ev, uint32_t *request)
         carry_out(s, p, &out);
     }
     k2i_px_check(x->core);
+    k2i_px_stats st;
+    k2i_px_stats_get(x->core, &st);
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < JOBS; i++) used += x->jobs[i].used;
+    if (st.running + st.queued > used)
+        sim_break(s, SIM_CHECK_POOLS, "the proxy has %u requests, %u are open", st.running + st.queued, used);
 }
 
 void sim_proxy_command(sim *s, sim_proc *p, const k2_msg *m)
 {
     if (m->type == K2_MSG_ENGINES) {
+        proxy *x = p->state;
         k2i_px_entry entries[SIM_PROCS];
+        if (m->engines.anew) memset(x->table, 0, sizeof x->table);
         for (uint32_t i = 0; i < m->engines.engines.count; i++) {
             const k2_wire_engine *e = &m->engines.engines.items[i];
             entries[i] = (k2i_px_entry){.id = e->id,
@@ -159,13 +181,14 @@ void sim_proxy_command(sim *s, sim_proc *p, const k2_msg *m)
                                         .url = e->url,
                                         .digest = e->digest,
                                         .gone = strcmp(e->state, "gone") == 0};
+            x->table[e->id % SIM_PROCS] = entries[i].gone ? 0 : e->incarnation;
         }
         step(s, p,
              &(k2i_px_event){.kind = K2I_PX_ENGINES, .engines = {entries, m->engines.engines.count, .page = !m->engines.anew}},
              NULL);
     } else if (m->type == K2_MSG_GATE) {
         if (m->gate.version < s->gate_max)
-            sim_break(s, "the gate goes back from version %llu to %llu", (unsigned long long)s->gate_max,
+            sim_break(s, SIM_CHECK_VERSIONS, "the gate goes back from version %llu to %llu", (unsigned long long)s->gate_max,
                       (unsigned long long)m->gate.version);
         s->gate_max = m->gate.version;
         step(s, p, &(k2i_px_event){.kind = K2I_PX_GATE, .gate = {m->gate.version, m->gate.digest}}, NULL);
@@ -230,7 +253,8 @@ static void stream(sim *s, sim_proc *p, const sim_event *e)
     bool ends = e->finish != RUNNING;
     if (e->tokens.count < have || (fresh == 0 && !ends)) return; /* overtaken by a later piece, which had all */
     if (fresh > 0) {
-        if (j->training && !k2_digest_equal(e->digest, j->digest)) sim_break(s, "an engine outside the gate gave tokens");
+        if (j->training && !k2_digest_equal(e->digest, j->digest))
+            sim_break(s, SIM_CHECK_GATE, "an engine outside the gate gave tokens");
         j->of = e->digest;
         j->moved_ns = s->now_ns;
         memcpy(j->got.ids + j->got.count, e->tokens.ids + have, fresh * sizeof *j->got.ids);
@@ -250,12 +274,24 @@ static void stream(sim *s, sim_proc *p, const sim_event *e)
     step(s, p, &(k2i_px_event){.kind = K2I_PX_DONE, .request = j->request}, NULL);
 }
 
+static void call_end(sim *s, sim_proc *p, uint64_t attempt)
+{
+    proxy *x = p->state;
+    for (uint32_t i = 0; i < JOBS; i++) {
+        job *j = &x->jobs[i];
+        if (!j->used || j->call != attempt) continue;
+        leave(s, p, j);
+        j->used = false;
+        step(s, p, &(k2i_px_event){.kind = K2I_PX_CANCEL, .request = j->request}, NULL);
+    }
+}
+
 void sim_proxy_peer_dead(sim *s, sim_proc *p, uint64_t serial)
 {
     proxy *x = p->state;
     for (uint32_t i = 0; i < JOBS; i++) {
         if (!x->jobs[i].used || !x->jobs[i].attempt || x->jobs[i].engine != serial) continue;
-        sim_event *e = sim_at(s, SIM_BROKEN, sim_latency_us(s));
+        sim_event *e = sim_at(s, SIM_BROKEN, sim_latency_us(s, p->worker));
         e->proc = p->serial;
         e->attempt = x->jobs[i].attempt;
     }
@@ -267,6 +303,7 @@ void sim_proxy_happen(sim *s, sim_proc *p, const sim_event *e)
     job *j;
     switch (e->kind) {
     case SIM_CALL: call(s, p, e); break;
+    case SIM_CALL_END: call_end(s, p, e->attempt); break;
     case SIM_STREAM: stream(s, p, e); break;
     case SIM_BROKEN:
         if ((j = of_attempt(x, e->attempt)) != NULL) failed(s, p, j, K2I_PX_BROKEN);
@@ -276,7 +313,7 @@ void sim_proxy_happen(sim *s, sim_proc *p, const sim_event *e)
         k2i_px_event ev = {.kind = K2I_PX_HEALTH, .engine = e->slot, .health = {.refused = !q}};
         if (q && sim_proc_runs(s, q) && q->role == K2M_ROLLOUT) {
             ev.health.ok = true;
-            ev.health.digest = sim_rollout_active(q);
+            ev.health.digest = sim_rollout_content(q);
             ev.health.has_digest = !k2_digest_zero(ev.health.digest);
         }
         step(s, p, &ev, NULL);

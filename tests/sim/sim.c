@@ -1,5 +1,6 @@
 /* sim: the virtual clock, processes, and what befalls them. See sim_int.h. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "sim_int.h"
@@ -9,9 +10,33 @@ uint64_t sim_draw(sim *s, uint64_t n)
     return k2_rand_below(s->seed, K2_STREAM_TEST, 1, s->draw++, n);
 }
 
-bool sim_chance(sim *s, bool fault, uint32_t one_in)
+static int by_key(const void *key, const void *hit)
 {
-    return fault && s->now_ns < s->faults_end_ns && sim_draw(s, one_in) == 0;
+    uint64_t a = *(const uint64_t *)key, b = sim_hit_key(hit);
+    return a < b ? -1 : a > b;
+}
+
+bool sim_fault(sim *s, sim_fault_kind kind, uint32_t who)
+{
+    sim_hit h = {.kind = (uint8_t)kind, .who = (uint8_t)who, .nth = s->chances[kind][who]++};
+    uint64_t key = sim_hit_key(&h);
+    if (s->now_ns >= s->faults_end_ns) return false;
+    if (s->script) {
+        if (!bsearch(&key, s->script, s->script_count, sizeof *s->script, by_key)) return false;
+    } else {
+        uint32_t chance = s->chance[kind];
+        if (chance == 0 || k2_rand_below(s->seed, K2_STREAM_TEST, 2, key, chance) != 0) return false;
+    }
+    s->fault_key = key;
+    s->fault_draws = 0;
+    h.at_ms = (uint32_t)(s->now_ns / K2_NS_PER_MS);
+    if (s->outcome->hit_count < SIM_HITS_MAX) s->outcome->hits[s->outcome->hit_count++] = h;
+    return true;
+}
+
+uint64_t sim_fault_draw(sim *s, uint64_t n)
+{
+    return k2_rand_below(s->seed, K2_STREAM_TEST, 3 + s->fault_draws++, s->fault_key, n);
 }
 
 k2_digest sim_mix(k2_digest a, uint64_t b, uint64_t c)
@@ -26,12 +51,14 @@ float sim_logit(k2_digest weights, int32_t before, uint32_t position, uint32_t t
     return (float)(k2_hash64(words, sizeof words, 1) >> 40) / (float)(1u << 24) - 2.0f;
 }
 
-void sim_break(sim *s, const char *fmt, ...)
+void sim_break(sim *s, sim_check_kind check, const char *fmt, ...)
 {
-    if (s->broken[0]) return;
+    if (s->broken) return;
+    s->broken = true;
+    s->outcome->check = check;
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(s->broken, sizeof s->broken, fmt, ap);
+    vsnprintf(s->outcome->text, sizeof s->outcome->text, fmt, ap);
     va_end(ap);
 }
 
@@ -83,9 +110,9 @@ static void forget(sim_event *e)
     k2_free(e);
 }
 
-uint64_t sim_latency_us(sim *s)
+uint64_t sim_latency_us(sim *s, uint32_t who)
 {
-    return 50 + sim_draw(s, 400) + (sim_chance(s, s->faults.delay, 10) ? sim_draw(s, 200000) : 0);
+    return 50 + sim_draw(s, 400) + (sim_fault(s, SIM_DELAY, who) ? sim_fault_draw(s, 200000) : 0);
 }
 
 /* ---- processes */
@@ -108,13 +135,14 @@ void sim_spawn(sim *s, uint32_t worker, uint64_t incarnation)
     for (uint32_t i = 0; i < SIM_PROCS && !p; i++)
         if (!s->procs[i].serial) p = &s->procs[i];
     K2_ASSERT(p);
-    if (incarnation <= s->incarnation) sim_break(s, "incarnation %llu is given again", (unsigned long long)incarnation);
+    if (incarnation <= s->incarnation)
+        sim_break(s, SIM_CHECK_FENCE, "incarnation %llu is given again", (unsigned long long)incarnation);
     s->incarnation = incarnation;
     *p = (sim_proc){.serial = ++s->serial,
                     .worker = worker,
                     .role = s->core->workers[worker].role,
                     .incarnation = incarnation,
-                    .slow = sim_chance(s, s->faults.slow, 3) ? 10 : 1};
+                    .slow = sim_fault(s, SIM_SLOW, worker) ? 10 + (uint32_t)sim_fault_draw(s, 50) : 1};
     p->state = p->role == K2M_TRAINER ? sim_trainer_new() : p->role == K2M_ROLLOUT ? sim_rollout_new() : sim_proxy_new();
     sim_at(s, SIM_HELLO, 1000 + sim_draw(s, 20000))->proc = p->serial;
 }
@@ -137,7 +165,7 @@ void sim_proc_end(sim *s, sim_proc *p, int signal, bool told)
     else if (p->role == K2M_PROXY)
         sim_proxy_free(p->state);
     else
-        k2_free(p->state);
+        sim_trainer_free(p->state);
     *p = (sim_proc){0};
 }
 
@@ -153,20 +181,25 @@ static void hello(sim *s, sim_proc *p)
                           .nonce = p->incarnation,
                           .endpoint = p->role == K2M_TRAINER ? "" : url}};
     sim_request(s, p, &m);
-    sim_at(s, SIM_BEAT, 20000)->proc = p->serial;
+    sim_at(s, SIM_BEAT, SIM_TICK_US)->proc = p->serial;
+}
+
+/* What is asked of a process that is gone: nobody listens there. */
+static void refused(sim *s, const sim_event *e)
+{
+    if (e->kind != SIM_UPSTREAM && e->kind != SIM_CALL) return;
+    sim_event *no = sim_at(s, e->kind == SIM_CALL ? SIM_ANSWER : SIM_BROKEN, sim_latency_us(s, SIM_MASTER));
+    no->life = s->life;
+    no->proc = e->peer;
+    no->attempt = e->attempt;
+    no->id = e->id;
 }
 
 static void to_process(sim *s, sim_event *e)
 {
     sim_proc *p = sim_proc_find(s, e->proc);
     if (!p) {
-        if (e->kind == SIM_UPSTREAM || e->kind == SIM_CALL) { /* nobody listens there */
-            sim_event *no = sim_at(s, e->kind == SIM_CALL ? SIM_ANSWER : SIM_BROKEN, sim_latency_us(s));
-            no->life = s->life;
-            no->proc = e->peer;
-            no->attempt = e->attempt;
-            no->id = e->id;
-        }
+        refused(s, e);
         return;
     }
     if (!sim_proc_runs(s, p)) { /* it happens when the process goes on */
@@ -178,15 +211,25 @@ static void to_process(sim *s, sim_event *e)
         e->msg = (k2_msg){0};
         return;
     }
-    if (e->kind == SIM_UPSTREAM && sim_chance(s, s->faults.break_stream, 12)) {
-        sim_event *no = sim_at(s, SIM_BROKEN, 20 * sim_latency_us(s));
+    if (e->kind == SIM_UPSTREAM && sim_fault(s, SIM_BREAK_STREAM, p->worker)) {
+        sim_event *no = sim_at(s, SIM_BROKEN, 20 * sim_latency_us(s, p->worker));
         no->proc = e->peer;
         no->attempt = e->attempt;
+    }
+    if (e->kind == SIM_CALL && sim_fault(s, SIM_BREAK_CALL, p->worker)) {
+        uint64_t us = 10 * sim_latency_us(s, p->worker), attempt = e->attempt, id = e->id;
+        sim_event *no = sim_at(s, SIM_CALL_END, us);
+        no->proc = p->serial;
+        no->attempt = attempt;
+        no = sim_at(s, SIM_ANSWER, us);
+        no->life = s->life;
+        no->attempt = attempt;
+        no->id = id;
     }
     switch (e->kind) {
     case SIM_HELLO: hello(s, p); break;
     case SIM_BEAT:
-        sim_at(s, SIM_BEAT, 20000)->proc = p->serial;
+        sim_at(s, SIM_BEAT, SIM_TICK_US)->proc = p->serial;
         sim_beat(s, p);
         break;
     case SIM_TO_WORKER:
@@ -211,37 +254,54 @@ static void to_process(sim *s, sim_event *e)
 
 /* ---- misfortune */
 
+static void calm(sim *s)
+{
+    s->disk_full_until_ns = K2_MIN(s->disk_full_until_ns, s->now_ns);
+    for (uint32_t i = 0; i < SIM_PROCS; i++) {
+        sim_proc *p = &s->procs[i];
+        p->deaf_until_ns = p->mute_until_ns = 0;
+        p->slow = 1;
+        p->stopped_until_ns = K2_MIN(p->stopped_until_ns, s->now_ns);
+    }
+}
+
+static uint64_t up_to_ms(sim *s, uint64_t ms)
+{
+    return s->now_ns + sim_fault_draw(s, ms) * K2_NS_PER_MS;
+}
+
+static void befall(sim *s, sim_proc *p, bool dies)
+{
+    sim_fault_kind kill = p->role == K2M_TRAINER   ? SIM_KILL_TRAINER
+                          : p->role == K2M_ROLLOUT ? SIM_KILL_ROLLOUT
+                                                   : SIM_KILL_PROXY;
+    if (sim_fault(s, SIM_STOP, p->worker)) p->stopped_until_ns = up_to_ms(s, 2500);
+    if (sim_fault(s, SIM_DEAF, p->worker)) p->deaf_until_ns = up_to_ms(s, 2000);
+    if (sim_fault(s, SIM_MUTE, p->worker)) p->mute_until_ns = up_to_ms(s, 2000);
+    if (!sim_fault(s, kill, p->worker) && !dies) return;
+    s->outcome->deaths++;
+    sim_proc_end(s, p, 9, true);
+}
+
 static void chaos(sim *s)
 {
     if (s->now_ns >= s->faults_end_ns) {
-        for (uint32_t i = 0; i < SIM_PROCS; i++) {
-            s->procs[i].deaf = s->procs[i].mute = false;
-            s->procs[i].slow = 1;
-            s->procs[i].stopped_until_ns = K2_MIN(s->procs[i].stopped_until_ns, s->now_ns);
-        }
+        calm(s);
         return;
     }
-    sim_at(s, SIM_CHAOS, 20000);
-    if (sim_chance(s, s->faults.jump, 100)) s->now_ns += sim_draw(s, 2000) * K2_NS_PER_MS;
-    if (sim_chance(s, s->faults.kill_master, 80)) {
-        sim_master_kill(s);
+    sim_at(s, SIM_CHAOS, SIM_TICK_US);
+    if (sim_fault(s, SIM_CLOCK_JUMP, SIM_MASTER)) s->now_ns = up_to_ms(s, 2000);
+    if (sim_fault(s, SIM_DISK_FULL, SIM_MASTER)) {
+        s->disk_full_until_ns = up_to_ms(s, 600);
+        s->disk_was_full = true;
+    }
+    if (!s->down && sim_fault(s, SIM_KILL_MASTER, SIM_MASTER)) {
+        s->dying = true;
         return;
     }
-    for (uint32_t i = 0; i < SIM_PROCS; i++) {
-        sim_proc *p = &s->procs[i];
-        if (!p->serial) continue;
-        bool kill = p->role == K2M_TRAINER   ? s->faults.kill_trainer
-                    : p->role == K2M_ROLLOUT ? s->faults.kill_rollout
-                                             : s->faults.kill_proxy;
-        if (sim_chance(s, s->faults.stop, 200)) p->stopped_until_ns = s->now_ns + sim_draw(s, 2500) * K2_NS_PER_MS;
-        if (sim_chance(s, s->faults.partition, 200)) p->deaf = true;
-        if (sim_chance(s, s->faults.partition, 200)) p->mute = true;
-        if (sim_chance(s, s->faults.partition, 40)) p->deaf = p->mute = false;
-        if (sim_chance(s, kill, 120)) {
-            s->deaths++;
-            sim_proc_end(s, p, 9, true);
-        }
-    }
+    bool host = !s->down && sim_fault(s, SIM_KILL_HOST, SIM_MASTER);
+    for (uint32_t i = 0; i < SIM_PROCS; i++)
+        if (s->procs[i].serial) befall(s, &s->procs[i], host && s->procs[i].role != K2M_PROXY);
 }
 
 static void kill_due(sim *s, const sim_event *e)
@@ -254,45 +314,65 @@ static void kill_due(sim *s, const sim_event *e)
     }
 }
 
-/* Each fault is on in one seed of three; the first seeds have one each, so that a failure there names it. */
+/* Each fault is on in one seed of three, in a third of these four times as often; the first seeds have one each, so that a
+ * failure there names it. */
 static void choose_faults(sim *s)
 {
-    bool *flags = (bool *)&s->faults;
-    for (size_t i = 0; i < sizeof s->faults; i++)
-        flags[i] = s->seed <= sizeof s->faults ? s->seed == i + 1 : sim_draw(s, 3) == 0;
+    bool on[SIM_FAULT_KINDS];
+    for (uint32_t i = 0; i < SIM_FAULT_KINDS; i++) on[i] = s->seed <= SIM_FAULT_KINDS ? s->seed == i + 1 : sim_draw(s, 3) == 0;
+    on[SIM_CRASH_WRITING] |= s->seed == SIM_TAIL_KEPT + 1; /* it needs a death of the master */
+    on[SIM_STOP] |= s->seed == SIM_LATE_KILL + 1;          /* and this one a process that is replaced */
+    on[SIM_STALL_STREAM] |= s->seed == SIM_HALF_OPEN + 1;  /* and this one a request that is given up */
+    for (uint32_t i = 0; i < SIM_FAULT_KINDS; i++) {
+        uint32_t chance = sim_fault_chance((sim_fault_kind)i), often = sim_draw(s, 3) == 0 ? 4 : 1;
+        s->chance[i] = on[i] ? (chance + often - 1) / often : 0;
+    }
     s->faults_end_ns = (100 + sim_draw(s, 4000)) * K2_NS_PER_MS;
 }
 
 /* ---- the run */
 
-void sim_init(sim *s, uint64_t seed, const sim_truth *truth)
+sim_world sim_seed_world(uint64_t seed)
 {
-    *s = (sim){.seed = seed, .now_ns = 1000, .truth = truth, .poison = truth && truth->poison};
-    k2_config *c = &s->config;
+    return (sim_world){.sync = seed % 5 == 4, .poison = seed % 4 == 0};
+}
+
+static void configure(k2_config *c, uint64_t seed, bool sync, bool calm)
+{
     k2_config_defaults(c);
     c->seed = 5;
-    c->iterations = 6;
-    c->run_checkpoint_every = truth ? 1 + seed % 4 : 3;
-    c->run_checkpoints_kept = truth ? 1 + seed % 2 : 2;
+    snprintf(c->mode, sizeof c->mode, "%s", sync ? "sync" : "partial");
+    c->iterations = 9;
+    c->run_checkpoint_every = calm ? 3 : 1 + seed % 4;
+    c->run_checkpoints_kept = calm ? 2 : 1 + seed % 2;
     c->run_eval_every = 4;
     c->pretrain_steps = 15;
-    c->trainer_ranks = truth ? 1 + seed % 3 : 2;
-    c->rollout_workers = truth ? 1 + seed / 3 % 4 : 2;
+    c->trainer_ranks = calm ? 2 : 1 + seed % 3;
+    c->rollout_workers = calm ? 2 : 1 + seed / 3 % 4;
     c->rollout_groups = 4;
     c->rollout_group_size = 3;
     c->rollout_budget_tokens = 6;
     c->rollout_max_tokens = 20;
     c->eval_max_tokens = 12;
-    c->master_inflight_max = truth ? 1 + seed % 9 : 6;
+    c->master_inflight_max = calm ? 6 : 1 + seed % 12;
     c->master_restarts_max = K2M_RESTARTS_KEPT;
     c->master_lease_ms = 1000;
     c->eval_prompts = 4;
+}
+
+void sim_init(sim *s, uint64_t seed, sim_world world, const sim_truth *truth, sim_outcome *out)
+{
+    *out = (sim_outcome){.seed = seed};
+    *s = (sim){.seed = seed, .now_ns = 1000, .truth = truth, .outcome = out, .poison = world.poison};
+    configure(&s->config, seed, world.sync, truth == NULL);
     for (uint32_t i = 0; i < SIM_PROMPTS; i++) {
         s->lengths[i] = 1 + i % 5;
         s->prompts[i] = k2_alloc_array(s->lengths[i], sizeof **s->prompts);
         for (uint32_t k = 0; k < s->lengths[i]; k++) s->prompts[i][k] = (int32_t)((i * 3 + k) % SIM_VOCAB);
     }
     s->trained = k2_alloc_array(1u << 18, sizeof *s->trained);
+    s->told = k2_alloc_array(1u << 18, sizeof *s->told);
+    s->prompt_of = k2_alloc_array(1u << 16, sizeof *s->prompt_of);
     if (truth) choose_faults(s);
 }
 
@@ -309,7 +389,10 @@ void sim_fini(sim *s)
     for (size_t i = 0; i < s->records; i++) k2_free(s->journal[i].bytes);
     k2_free(s->journal);
     for (uint32_t i = 0; i < SIM_PROMPTS; i++) k2_free(s->prompts[i]);
+    k2_free(s->steps);
     k2_free(s->trained);
+    k2_free(s->told);
+    k2_free(s->prompt_of);
 }
 
 static void happen(sim *s, sim_event *e)
@@ -325,29 +408,52 @@ static void happen(sim *s, sim_event *e)
     case SIM_SCORED:
         if (e->life == s->life) sim_master_happen(s, e);
         break;
+    case SIM_START:
+        if (e->life == s->life) sim_master_start(s);
+        break;
     case SIM_KILL: kill_due(s, e); break;
     case SIM_CHAOS: chaos(s); break;
     default: to_process(s, e); break;
     }
 }
 
+/* The master is gone: it was killed, or it ended because the disk was full. The same command is given again. */
+static void mourn(sim *s)
+{
+    bool full = s->ended && s->end_code == K2_NO_SPACE && s->disk_was_full;
+    if (full && (!s->end_text[0] || strchr(s->end_text, '\n')))
+        sim_break(s, SIM_CHECK_ENDS, "a full disk ends the run with '%s'", s->end_text);
+    if (!full && !s->dying) return;
+    uint64_t us = full ? (K2_MAX(s->disk_full_until_ns, s->now_ns) - s->now_ns) / 1000 + sim_draw(s, 50000) : 1;
+    sim_master_lose(s);
+    sim_at(s, SIM_START, us)->life = s->life;
+}
+
+static void check_progress(sim *s)
+{
+    if (s->now_ns <= s->faults_end_ns + SIM_TICKS * SIM_TICK_US * 1000ull || s->ended) return;
+    char owes[K2M_TEXT_MAX] = "no master";
+    if (!s->down) k2m_core_owes(s->core, owes, sizeof owes);
+    sim_break(s, SIM_CHECK_PROGRESS, "no end %u ticks after the last fault: %s; last log: %s", SIM_TICKS, owes, s->last_log);
+}
+
 bool sim_run(sim *s)
 {
+    sim_outcome *o = s->outcome;
     sim_master_start(s);
-    sim_at(s, SIM_CHAOS, 20000);
-    while (!s->ended && !s->broken[0]) {
+    sim_at(s, SIM_CHAOS, SIM_TICK_US);
+    for (; !s->ended && !s->broken; o->events++) {
         sim_event *e = take(s);
         s->now_ns = K2_MAX(s->now_ns, e->due_ns);
+        o->end_ns = s->now_ns;
         happen(s, e);
         forget(e);
+        mourn(s);
         sim_check(s);
-        if (s->now_ns > s->faults_end_ns + SIM_LIFE_NS && !s->ended) {
-            char owes[K2M_TEXT_MAX];
-            k2m_core_owes(s->core, owes, sizeof owes);
-            sim_break(s, "no end %llu s after the last fault: %s; last log: %s",
-                      (unsigned long long)(SIM_LIFE_NS / K2_NS_PER_S), owes, s->last_log);
-        }
+        check_progress(s);
     }
-    if (!s->broken[0]) sim_check_end(s);
-    return !s->broken[0];
+    if (!s->broken) sim_check_end(s);
+    o->ok = !s->broken;
+    o->after_ns = s->now_ns > s->faults_end_ns ? s->now_ns - s->faults_end_ns : 0;
+    return o->ok;
 }

@@ -13,8 +13,11 @@
 #ifndef K2_TESTS_SIM_INT_H
 #define K2_TESTS_SIM_INT_H
 
+#include "check_int.h"
 #include "common/base/base.h"
 #include "common/wire/wire.h"
+#include "common/xfer/xfer.h"
+#include "faults_int.h"
 #include "master/core_int.h"
 #include "master/hold_int.h"
 
@@ -22,14 +25,16 @@
 #define SIM_VOCAB       16u
 #define SIM_TOKENS      32u /* of one sequence */
 #define SIM_POISONS     3u /* that are to be found out: two groups, and an evaluation */
-#define SIM_PROMPTS     40u
+#define SIM_PROMPTS     13u /* fewer than groups: a second epoch begins */
 #define SIM_STEPS       64u
 #define SIM_CHECKPOINTS 256u
 #define SIM_CALLS       128u
 #define SIM_REQUESTS    32u /* of one worker to the master, under way at once */
 #define SIM_REPLIES     96u /* that the master remembers of one worker */
 #define SIM_QUEUE       8u
-#define SIM_LIFE_NS     (180 * K2_NS_PER_S) /* a run must have ended this long after its faults stopped */
+#define SIM_TICK_US     20000u
+#define SIM_TICKS       1500u /* a run must have ended so many ticks after its faults stopped */
+#define SIM_EVAL        6u    /* held-out prompts */
 
 typedef struct sim sim;
 typedef struct sim_proc sim_proc;
@@ -49,13 +54,15 @@ typedef enum sim_kind {
     SIM_MASTER_TICK,
     SIM_CHAOS,
     SIM_CALL,        /* the master's request has reached the proxy */
-    SIM_ANSWER,      /* and its answer the master */
+    SIM_CALL_END,    /* the master gave it up */
+    SIM_ANSWER,      /* its answer has reached the master */
     SIM_SCORED,
     SIM_UPSTREAM,    /* the proxy's request has reached an engine */
     SIM_UPSTREAM_END,/* the proxy gave it up */
     SIM_STREAM,      /* tokens have reached the proxy */
     SIM_BROKEN,      /* the connection of an attempt ended */
-    SIM_PROBED
+    SIM_PROBED,
+    SIM_START        /* the master's command is given again */
 } sim_kind;
 
 /* Tokens on their way. In a request: the sequence so far; in a stream and an answer: all that was drawn since. */
@@ -80,7 +87,7 @@ typedef struct sim_event {
     k2_digest digest;
     uint64_t version;
     sim_tokens tokens;
-    uint64_t ids[K2M_SCORE_ITEMS];
+    uint64_t ids[K2M_SCORE_ITEMS], rewards; /* rewards: one bit for each id */
     uint32_t count;
     k2_msg msg; /* owned */
 } sim_event;
@@ -97,7 +104,7 @@ struct sim_proc {
     k2m_role role;
     uint64_t incarnation, stopped_until_ns, heard_ns;
     uint32_t slow;     /* times slower than others */
-    bool deaf, mute;   /* partition: hears nothing, is not heard */
+    uint64_t deaf_until_ns, mute_until_ns;
     bool welcomed, polling;
     uint64_t seq, last_cmd;
     struct {
@@ -109,10 +116,16 @@ struct sim_proc {
     void *state;  /* of its role */
 };
 
-typedef struct sim_faults {
-    bool drop, duplicate, delay, partition, kill_trainer, kill_rollout, kill_proxy, kill_master, stop, late_kill, corrupt, slow,
-        jump, break_stream, lose_score, fail_train;
-} sim_faults;
+/* What a run was, and what it came to. It lives in memory that the parent shares, so that it outlives a crash. */
+typedef struct sim_outcome {
+    uint64_t seed, end_ns, after_ns, events; /* after_ns: from the last fault to the end */
+    bool ok;
+    sim_check_kind check;
+    char text[512];
+    uint32_t deaths, masters, dropped, fenced, stale;
+    uint32_t hit_count;
+    sim_hit hits[SIM_HITS_MAX];
+} sim_outcome;
 
 typedef struct sim_record {
     uint32_t type;
@@ -132,21 +145,32 @@ typedef struct sim_slot { /* what the master's I/O half keeps of one worker */
     uint32_t reply_at;
 } sim_slot;
 
-/* What the undisturbed run did; the same for all seeds. */
+/* What decides what a run comes to, besides its faults. */
+typedef struct sim_world {
+    bool sync;   /* the mode */
+    bool poison; /* some prompts end their engine */
+} sim_world;
+
+/* What the undisturbed run did; the same for all seeds of one world. */
 typedef struct sim_truth {
-    bool known, poison;
+    bool known;
     uint64_t steps;
     k2_digest versions[SIM_STEPS], batches[SIM_STEPS], weights;
     uint32_t correct, total;
-    uint64_t end_ns;
+    uint64_t end_ns, writing_steps; /* steps of the master's core that wrote records */
 } sim_truth;
 
 struct sim {
     k2_config config;
     uint64_t seed, draw, now_ns, order, serial, incarnation, life, attempt;
-    sim_faults faults;
+    uint32_t chance[SIM_FAULT_KINDS]; /* of one opportunity in this run: one in so many; 0 = none */
+    const sim_hit *script;         /* not NULL: exactly these happen */
+    size_t script_count;
+    uint32_t chances[SIM_FAULT_KINDS][64]; /* opportunities so far */
+    uint64_t fault_key, fault_draws; /* of the last fault */
     uint64_t faults_end_ns;
     bool poison; /* some prompts end their engine, whatever else happens */
+    sim_outcome *outcome;
     const sim_truth *truth; /* NULL: this run is to be the truth */
     bool trace;
 
@@ -163,39 +187,53 @@ struct sim {
     } calls[SIM_CALLS];
     k2m_hold hold;
     sim_record *journal;
-    size_t records, record_capacity, state_at;
-    uint64_t durable, records_gone, committing; /* counted from the run's first record */
+    size_t records, record_capacity;
+    uint64_t durable, records_gone, committing, state_at, compact_to; /* counted from the run's first record */
+    uint64_t *steps; /* ends of the core's steps in the journal, those that are not durable yet */
+    size_t step_count, step_capacity;
+    uint64_t disk_full_until_ns;
+    bool disk_was_full;  /* in this life */
+    bool down, dying;    /* no master; it dies when the event in hand is over */
 
     sim_model checkpoints[SIM_CHECKPOINTS];
     uint64_t latest;
     int32_t *prompts[SIM_PROMPTS];
     uint32_t lengths[SIM_PROMPTS];
+    sim_tokens eval[SIM_EVAL]; /* answers of the evaluation under way */
 
     /* what was seen from outside */
     sim_truth seen;
     uint64_t gate_max;        /* highest version that a proxy was let use */
     uint32_t *trained;        /* by trajectory: step */
-    bool ended;
+    struct {
+        uint8_t tokens;       /* that somebody was told of */
+        bool finished;
+    } *told;                  /* by trajectory */
+    uint64_t told_step;
+    uint32_t *prompt_of;      /* of a group, + 1 */
+    bool ended, broken;
     k2_code end_code;
     char end_text[K2M_TEXT_MAX], last_log[K2M_TEXT_MAX];
-    char broken[512]; /* the first invariant that did not hold */
     uint64_t steps_done;
-    uint32_t masters, deaths, dropped, fenced, stale, put_aside;
 };
 
 /* sim.c */
-void sim_init(sim *s, uint64_t seed, const sim_truth *truth);
+/* truth: NULL makes the undisturbed run. script NULL: faults are drawn. `out` is filled as the run goes on. */
+void sim_init(sim *s, uint64_t seed, sim_world world, const sim_truth *truth, sim_outcome *out);
+sim_world sim_seed_world(uint64_t seed);
 void sim_fini(sim *s);
-/* The whole run. False: an invariant did not hold, or the run is stuck or failed; `broken` says which. */
+/* The whole run. False: a check failed; the outcome says which. */
 bool sim_run(sim *s);
 uint64_t sim_draw(sim *s, uint64_t n);
-bool sim_chance(sim *s, bool fault, uint32_t one_in);
+/* An opportunity: true where it goes wrong. sim_fault_draw then gives numbers that belong to this fault alone. */
+bool sim_fault(sim *s, sim_fault_kind kind, uint32_t who);
+uint64_t sim_fault_draw(sim *s, uint64_t n);
 k2_digest sim_mix(k2_digest a, uint64_t b, uint64_t c);
 float sim_logit(k2_digest weights, int32_t before, uint32_t position, uint32_t token);
 /* An event due after so many microseconds. The pointer is valid until the next call. */
 sim_event *sim_at(sim *s, sim_kind kind, uint64_t delay_us);
-uint64_t sim_latency_us(sim *s);
-void sim_break(sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+uint64_t sim_latency_us(sim *s, uint32_t who);
+void sim_break(sim *s, sim_check_kind check, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 sim_proc *sim_proc_find(sim *s, uint64_t serial); /* NULL: it is dead */
 bool sim_proc_runs(const sim *s, const sim_proc *p);
 
@@ -212,7 +250,8 @@ void sim_slots_clear(sim *s);
 
 /* host.c: the master's process */
 void sim_master_start(sim *s);
-void sim_master_kill(sim *s);
+/* It is gone, and what was not durable with it; all processes die. Nobody starts it. */
+void sim_master_lose(sim *s);
 void sim_master_event(sim *s, k2m_event *ev);
 void sim_master_happen(sim *s, sim_event *e);
 void sim_spawn(sim *s, uint32_t worker, uint64_t incarnation);
@@ -222,13 +261,12 @@ void sim_proc_end(sim *s, sim_proc *p, int signal, bool told);
 void sim_trainer_command(sim *s, sim_proc *p, const k2_msg *m);
 void sim_trainer_work(sim *s, sim_proc *p, const sim_event *e);
 void *sim_trainer_new(void);
-bool sim_trainer_offers(const sim_proc *p, k2_digest digest);
+void sim_trainer_free(void *state);
 void sim_rollout_command(sim *s, sim_proc *p, const k2_msg *m);
 void sim_rollout_happen(sim *s, sim_proc *p, const sim_event *e);
 void *sim_rollout_new(void);
 void sim_rollout_free(void *state);
-bool sim_rollout_offers(const sim_proc *p, k2_digest digest);
-k2_digest sim_rollout_active(const sim_proc *p);
+k2_digest sim_rollout_content(const sim_proc *p); /* digest of what its model really holds; zero: nothing */
 void sim_proxy_command(sim *s, sim_proc *p, const k2_msg *m);
 void sim_proxy_happen(sim *s, sim_proc *p, const sim_event *e);
 void sim_proxy_beat(sim *s, sim_proc *p);
@@ -236,8 +274,18 @@ void sim_proxy_peer_dead(sim *s, sim_proc *p, uint64_t serial);
 void *sim_proxy_new(void);
 void sim_proxy_free(void *state);
 
+/* weights.c: segments of real weights behind the real xfer and pull */
+k2_digest sim_weights_digest(k2_digest model); /* the weights digest of a trainer's model */
+k2_xfer_segment *sim_weights_offer(sim *s, const sim_proc *p, k2_digest model);
+/* What a rollout pulls: real bytes, real checks. *content is the digest of what the model holds afterwards, on errors too. */
+k2_code sim_weights_pull(sim *s, const sim_proc *p, const char *const *sources, uint32_t count, k2_digest want,
+                         k2_xfer_segment **out, k2_digest *content);
+
 /* check.c */
-void sim_check(sim *s);                                 /* after every event */
+void sim_check(sim *s);                                   /* after every event */
+void sim_check_step(sim *s, const k2m_outbox *out);       /* the master's core has decided */
+void sim_check_told(sim *s, const k2m_action *a);         /* an action is carried out */
+void sim_check_restart(sim *s);                           /* the journal was read */
 void sim_check_batch(sim *s, uint64_t step, k2_digest d); /* a batch leaves the master */
 void sim_check_end(sim *s);
 k2_digest sim_batch_digest(sim *s, uint64_t step);

@@ -10,7 +10,8 @@
 typedef struct trainer {
     k2i_trainer_core core;
     sim_model model;
-    k2_digest published, work_digest;
+    k2_digest work_digest;
+    k2_xfer_segment *published;
     uint64_t peers[8];
     uint32_t peer_count;
     char source[K2M_LOCATOR_MAX];
@@ -21,9 +22,10 @@ void *sim_trainer_new(void)
     return k2_alloc(sizeof(trainer));
 }
 
-bool sim_trainer_offers(const sim_proc *p, k2_digest digest)
+void sim_trainer_free(void *state)
 {
-    return k2_digest_equal(((const trainer *)p->state)->published, digest);
+    k2_xfer_segment_destroy(((trainer *)state)->published);
+    k2_free(state);
 }
 
 static k2i_command command_of(const k2_msg *m)
@@ -81,19 +83,19 @@ static uint64_t number_in(const char *dir)
 static void carry_out(sim *s, sim_proc *p, k2i_trainer_outbox *out, k2_code code, k2_digest digest, const k2_msg *m)
 {
     trainer *t = p->state;
-    char locator[64];
-    snprintf(locator, sizeof locator, "%llu", (unsigned long long)p->serial);
+    char serial[64];
+    snprintf(serial, sizeof serial, "%llu", (unsigned long long)p->serial);
     for (uint32_t i = 0; i < out->count; i++) {
         const k2i_trainer_action *a = &out->actions[i];
         if (a->kind == K2I_DO_RUN) {
             note(t, m);
-            sim_event *e = sim_at(s, SIM_WORK, (500 + sim_draw(s, 20000)) * p->slow);
+            sim_event *e = sim_at(s, SIM_WORK, (500 + sim_draw(s, 20000)) * K2_MIN(p->slow, 10u));
             e->proc = p->serial;
             e->id = a->id ? a->id : a->command.id;
         } else if (a->kind == K2I_DO_ANSWER) {
-            sim_done(s, p, a->id, code, digest, locator);
+            sim_done(s, p, a->id, code, digest, t->published ? k2_xfer_segment_locator(t->published) : serial);
         } else if (a->kind == K2I_DO_REFUSE) {
-            sim_break(s, "trainer %u was asked out of order: %s", p->worker, a->error.text);
+            sim_break(s, SIM_CHECK_ORDER, "trainer %u was asked out of order: %s", p->worker, a->error.text);
         } else {
             sim_proc_end(s, p, 0, true);
             return;
@@ -113,22 +115,45 @@ void sim_trainer_command(sim *s, sim_proc *p, const k2_msg *m)
     carry_out(s, p, &out, K2_OK, (k2_digest){0, 0}, m);
 }
 
-static k2_code work(sim *s, trainer *t, k2i_trainer_event *ev, k2_digest *digest)
+static void init(sim *s, trainer *t, k2i_trainer_event *ev)
+{
+    if (strcmp(t->source, "fresh") == 0)
+        t->model = (sim_model){.ready = true, .digest = sim_mix((k2_digest){1, 2}, s->config.seed, 0)};
+    else
+        t->model = s->checkpoints[number_in(t->source)];
+    if (!t->model.ready) sim_break(s, SIM_CHECK_CHECKPOINT, "INIT from %s, which is not there or not whole", t->source);
+    ev->step = t->model.step;
+    ev->pretrain_step = t->model.pretrain;
+}
+
+/* All give their part, rank 0 writes. */
+static k2_code save(sim *s, const sim_proc *p, const trainer *t, k2i_trainer_event *ev)
+{
+    ev->unchanged = true;
+    if (s->core->workers[p->worker].index != 0) return K2_OK;
+    if (s->disk_full_until_ns > s->now_ns) return K2_NO_SPACE;
+    s->checkpoints[number_in(t->source)] = t->model;
+    return K2_OK;
+}
+
+static void offer(sim *s, const sim_proc *p, trainer *t)
+{
+    if (s->core->workers[p->worker].index != 0) return;
+    k2_xfer_segment_destroy(t->published);
+    t->published = sim_weights_offer(s, p, t->model.digest);
+}
+
+static k2_code work(sim *s, const sim_proc *p, trainer *t, k2i_trainer_event *ev)
 {
     const k2i_command *c = &t->core.running;
-    bool together = c->kind == K2I_INIT || c->kind == K2I_PRETRAIN || c->kind == K2I_TRAIN;
-    if (together && (!group_lives(s, t) || sim_chance(s, s->faults.fail_train, 60))) return K2_TIMEOUT;
+    bool together = c->kind == K2I_INIT || c->kind == K2I_PRETRAIN || c->kind == K2I_TRAIN || c->kind == K2I_SAVE;
+    if (together && (!group_lives(s, t) || sim_fault(s, SIM_FAIL_TRAIN, p->worker))) return K2_TIMEOUT;
     switch (c->kind) {
-    case K2I_JOIN: t->published = (k2_digest){0, 0}; break;
-    case K2I_INIT:
-        if (strcmp(t->source, "fresh") == 0)
-            t->model = (sim_model){.ready = true, .digest = sim_mix((k2_digest){1, 2}, s->config.seed, 0)};
-        else
-            t->model = s->checkpoints[number_in(t->source)];
-        if (!t->model.ready) sim_break(s, "INIT from %s, which does not exist", t->source);
-        ev->step = t->model.step;
-        ev->pretrain_step = t->model.pretrain;
+    case K2I_JOIN:
+        k2_xfer_segment_destroy(t->published);
+        t->published = NULL;
         break;
+    case K2I_INIT: init(s, t, ev); break;
     case K2I_PRETRAIN:
         for (; t->model.pretrain < c->to; t->model.pretrain++) t->model.digest = sim_mix(t->model.digest, 7, t->model.pretrain);
         break;
@@ -136,11 +161,10 @@ static k2_code work(sim *s, trainer *t, k2i_trainer_event *ev, k2_digest *digest
         t->model.step++;
         t->model.digest = sim_mix(t->model.digest, t->work_digest.hi, t->work_digest.lo);
         break;
-    case K2I_PUBLISH: t->published = t->model.digest; break;
-    case K2I_SAVE: s->checkpoints[number_in(t->source)] = t->model; break;
+    case K2I_PUBLISH: offer(s, p, t); break;
+    case K2I_SAVE: return save(s, p, t, ev);
     case K2I_STOP: break;
     }
-    *digest = t->model.digest;
     return K2_OK;
 }
 
@@ -150,8 +174,8 @@ void sim_trainer_work(sim *s, sim_proc *p, const sim_event *e)
     if (t->core.running.id != e->id) return;
     k2i_trainer_outbox out;
     k2i_trainer_event ev = {.kind = K2I_ON_FINISHED};
-    k2_digest digest = {0, 0};
-    ev.code = work(s, t, &ev, &digest);
+    ev.code = work(s, p, t, &ev);
+    k2_digest digest = ev.code == K2_OK ? sim_weights_digest(t->model.digest) : (k2_digest){0, 0};
     uint64_t serial = p->serial;
     k2i_trainer_step(&t->core, &ev, &out);
     carry_out(s, p, &out, ev.code, digest, NULL);
