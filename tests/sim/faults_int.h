@@ -24,8 +24,8 @@
     X(KILL_PROXY, "kill-proxy", 120, "the proxy is killed")                                                 \
     X(KILL_MASTER, "kill-master", 80, "the master is killed, with everybody; the same command comes again") \
     X(CRASH_AT, "crash-at", 150, "the master dies when a step's records are durable and none of its actions was carried out") \
-    X(CRASH_WRITING, "crash-writing", 150, "the master dies before it hears that a write of the journal has ended") \
-    X(TAIL_KEPT, "tail-kept", 2, "a write that was under way when the master died is on the disk all the same") \
+    X(CRASH_WRITING, "crash-writing", 60, "the master dies before it hears that a write of the journal has ended") \
+    X(TAIL_KEPT, "tail-kept", 1, "a write that was under way when the master died is on the disk all the same") \
     X(KILL_HOST, "kill-host", 100, "all trainers and rollout workers are killed at once")                 \
     X(STOP, "stop", 200, "a process is stopped for up to 2.5 s")                                            \
     X(LATE_KILL, "late-kill", 1, "a process that was replaced lives for up to 3 s more")                    \
