@@ -431,10 +431,12 @@ static void mourn(sim *s)
 
 static void check_progress(sim *s)
 {
-    if (s->now_ns <= s->faults_end_ns + SIM_TICKS * SIM_TICK_US * 1000ull || s->ended) return;
+    uint64_t ticks = SIM_TICKS + (s->poison ? SIM_ILL_TICKS : 0);
+    if (s->now_ns <= s->faults_end_ns + ticks * SIM_TICK_US * 1000 || s->ended) return;
     char owes[K2M_TEXT_MAX] = "no master";
     if (!s->down) k2m_core_owes(s->core, owes, sizeof owes);
-    sim_break(s, SIM_CHECK_PROGRESS, "no end %u ticks after the last fault: %s; last log: %s", SIM_TICKS, owes, s->last_log);
+    sim_break(s, SIM_CHECK_PROGRESS, "no end %llu ticks after the last fault: %s; last log: %s", (unsigned long long)ticks,
+              owes, s->last_log);
 }
 
 bool sim_run(sim *s)

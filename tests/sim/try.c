@@ -18,7 +18,7 @@
 struct sim_shared {
     sim_outcome outcome;
     sim_totals totals;
-    sim_truth truths[2];    /* undisturbed runs, one for each mode: what all seeds are compared with */
+    sim_truth truths[4];    /* undisturbed runs, one for each world: what all seeds are compared with */
     k2_planted truths_with; /* made with this mistake */
     bool done;              /* the child came to its end */
 };
@@ -85,7 +85,10 @@ static bool one(sim_shared *x, const sim_job *job, uint64_t seed, const sim_hit 
     alarm(HANG_S);
     sim_world world = sim_seed_world(seed);
     const sim_truth *truth = truth_of(world, x);
-    if (!truth) return false;
+    if (!truth) {
+        x->outcome.seed = seed; /* it fails without any fault */
+        return false;
+    }
     x->totals.calm_ns = K2_MAX(x->totals.calm_ns, truth->end_ns);
     sim *s = k2_alloc(sizeof *s);
     sim_init(s, seed, world, truth, &x->outcome);
