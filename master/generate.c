@@ -176,8 +176,7 @@ void k2m_generate_pump(k2m_core *m)
 static bool awaited(const k2m_core *m, const k2m_event *ev, k2_replay_info *info)
 {
     return m->phase == K2M_PHASE_GENERATE && k2_replay_find(m->replay, ev->id, info) == K2_OK &&
-           info->state == K2_REPLAY_RUNNING && info->generated == ev->position &&
-           !k2m_suspect_held(m, ev->id);
+           info->state == K2_REPLAY_RUNNING && info->generated == ev->position && !k2m_suspect_held(m, ev->id);
 }
 
 static bool eval_awaited(const k2m_core *m, uint64_t id)
