@@ -3,8 +3,16 @@ set -euo pipefail
 K2RL=${K2RL:?path of the k2rl binary}
 SRC=${SRC:?path of the source tree}
 SCRATCH=$(mktemp -d /tmp/k2rl_e2e_XXXXXX)
-trap 'rc=$?; cleanup; exit $rc' EXIT
+trap 'rc=$?; sanitizers_are_silent || rc=1; cleanup; exit $rc' EXIT
 masters=() # masters started in the background, ended at exit if a check failed half-way
+
+# A worker that a sanitizer ended is started anew, and the run may end well: what it wrote tells.
+sanitizers_are_silent() {
+  local found
+  found=$(grep -rhE -A 12 'ERROR: [A-Za-z]*Sanitizer|: runtime error: ' "$SCRATCH" --include='*.log' --include='*.err' 2>/dev/null) || return 0
+  printf 'FAILED: a sanitizer has found something:\n%s\n' "$found" >&2
+  return 1
+}
 
 cleanup() {
   local p
