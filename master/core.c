@@ -77,22 +77,23 @@ void k2m_phase_set(k2m_core *m, k2m_phase p)
     m->phase_since_ns = m->progress_ns = m->now_ns;
 }
 
-/* Processes have just ended: the text says which went first, unless it speaks of that one anyhow. Cut in front of it where both
- * are too long. */
-static void name_first_cause(k2m_core *m)
+/* The text of a failure, and behind it which process went first when some have just ended, unless it speaks of that one anyhow.
+ * What ended because of the failure is no cause of it; but a crash ends its process only after its report. */
+static void fail_text(const k2m_core *m, uint64_t failed_ns, char out[K2M_TEXT_MAX])
 {
     k2m_incident x;
     char how[160], cause[256];
+    snprintf(out, K2M_TEXT_MAX, "%s", m->fail_text);
     k2m_exits_incident(&m->exits, &x);
-    if (x.count == 0 || m->now_ns - x.list[x.count - 1]->at_ns > K2M_EXIT_GAP_NS) return;
+    if (x.count == 0 || failed_ns > x.list[x.count - 1]->at_ns + K2M_EXIT_GAP_NS) return;
     const k2m_exit *first = x.list[0];
+    if (first->at_ns > failed_ns + (k2m_exit_crashed(first) ? K2M_EXIT_TIE_NS : 0)) return;
     size_t name = strlen(first->name);
-    if (strncmp(m->fail_text, first->name, name) == 0 && m->fail_text[name] == ' ') return;
+    if (strncmp(out, first->name, name) == 0 && out[name] == ' ') return;
     k2m_exit_how(first, how, sizeof how);
-    int n = snprintf(cause, sizeof cause, "; first cause: %s %s %.1f s before", first->name, how,
-                     (double)(m->now_ns - first->at_ns) / 1e9);
-    size_t room = sizeof m->fail_text - (size_t)n - 1, at = K2_MIN(strlen(m->fail_text), room);
-    memcpy(m->fail_text + at, cause, (size_t)n + 1);
+    int n = snprintf(cause, sizeof cause, "; first cause: %s %s", first->name, how);
+    size_t at = K2_MIN(strlen(out), K2M_TEXT_MAX - 1 - (size_t)n); /* where both are too long it is cut in front of the cause */
+    memcpy(out + at, cause, (size_t)n + 1);
 }
 
 /* The run cannot go on: everything is stopped at once, and the text is what people see. */
@@ -105,9 +106,10 @@ void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(m->fail_text, sizeof m->fail_text, fmt, ap);
     va_end(ap);
-    name_first_cause(m);
     plain(m->fail_text);
-    k2m_log(m, K2_LOG_ERROR, "%s", m->fail_text);
+    char text[K2M_TEXT_MAX];
+    fail_text(m, m->now_ns, text);
+    k2m_log(m, K2_LOG_ERROR, "%s", text);
     k2m_phase_set(m, K2M_PHASE_STOP);
     k2m_stop_all(m);
 }
@@ -557,10 +559,11 @@ static void settle(k2m_core *m)
             generated(m);
     }
     if (m->phase == K2M_PHASE_STOP && k2m_all_ended(m)) {
+        uint64_t stopping_ns = m->phase_since_ns;
         k2m_phase_set(m, K2M_PHASE_END);
         k2m_action *a = k2m_act(m, K2M_ACT_EXIT);
         a->code = m->failing ? m->fail_code : K2_OK;
-        snprintf(a->text, sizeof a->text, "%s", m->failing ? m->fail_text : "");
+        if (m->failing) fail_text(m, stopping_ns, a->text);
     }
 }
 

@@ -2,11 +2,10 @@
  * the last lines of the master's log. */
 #include "master/core_int.h"
 #include "master/find_int.h"
+#include "master/words_int.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define PROMPT_TOKENS 8192u  /* room for prompts while a journal is read: nothing is generated from them */
 #define TAIL_BYTES    65536u /* of the log that are looked at */
@@ -50,14 +49,8 @@ static uint32_t warnings(char *bytes, const char *out[TAIL_LINES])
 static char *read_tail(const char *dir)
 {
     char *path = k2_asprintf("%s/logs/master-0.log", dir), *bytes = k2_alloc(TAIL_BYTES + 1);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    bytes[k2m_words_read(path, bytes, TAIL_BYTES)] = 0;
     k2_free(path);
-    if (fd >= 0) {
-        off_t size = lseek(fd, 0, SEEK_END), from = size > (off_t)TAIL_BYTES ? size - (off_t)TAIL_BYTES : 0;
-        ssize_t n = pread(fd, bytes, TAIL_BYTES, from);
-        bytes[n > 0 ? n : 0] = 0;
-        close(fd);
-    }
     return bytes;
 }
 
@@ -70,6 +63,16 @@ static const char *stood_at(const k2m_core *m, const k2_replay_counts *n)
     if (!m->checkpoint.exists) return "pretraining, or the first checkpoint";
     if (n->step_taken > n->step_consumed) return "training";
     return n->running + n->finished > 0 ? "generation" : "between two iterations";
+}
+
+/* Who went down last, and what first. */
+static void print_exits(const char *dir)
+{
+    k2_buf b;
+    k2_buf_init(&b, 1 << 20);
+    k2m_exits_show(dir, false, &b);
+    fwrite(b.data, 1, b.len, stdout);
+    k2_buf_fini(&b);
 }
 
 static void print_text(const char *dir, const k2m_found *run, const k2m_core *m, const char *const *lines, uint32_t line_count)
@@ -89,14 +92,9 @@ static void print_text(const char *dir, const k2m_found *run, const k2m_core *m,
         printf("  no checkpoint yet\n");
     printf("  trajectories in flight: %u; cut and waiting: %u; not begun: %u; finished without a reward: %u; scored: %u\n",
            n.running, n.queued_resumed, waiting, n.finished, n.scored);
+    if (!m->finished) print_exits(dir);
     if (line_count) printf("the last warnings in %s/logs/master-0.log:\n", dir);
     for (uint32_t i = 0; i < line_count; i++) printf("  %s\n", lines[i]);
-    if (m->finished) return; /* it has ended as it should */
-    k2_buf b;                /* who went down last, and what first */
-    k2_buf_init(&b, 1 << 20);
-    k2m_exits_show(dir, false, &b);
-    fwrite(b.data, 1, b.len, stdout);
-    k2_buf_fini(&b);
 }
 
 static void print_json(const char *dir, const k2m_found *run, const k2m_core *m, const char *const *lines, uint32_t line_count)

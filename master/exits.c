@@ -20,11 +20,20 @@ k2m_exit *k2m_exits_find(k2m_exits *x, uint64_t incarnation)
     return NULL;
 }
 
+bool k2m_exit_crashed(const k2m_exit *e)
+{
+    int s = e->signal;
+    return e->over && !e->killed[0] &&
+           (s == SIGSEGV || s == SIGBUS || s == SIGFPE || s == SIGILL || s == SIGABRT || s == SIGSYS);
+}
+
 /* ---- which came first
  * --------------------------------------------------------------------------------------------------------- */
 
+/* How little somebody else can be to blame. */
 static int weight(const k2m_exit *e)
 {
+    if (k2m_exit_crashed(e)) return 4;
     if (e->killed[0]) return 2;
     return e->over && e->signal ? 3 : 1;
 }
@@ -52,13 +61,6 @@ void k2m_exits_incident(const k2m_exits *x, k2m_incident *out)
 
 /* ---- text
  * ---------------------------------------------------------------------------------------------------------------------- */
-
-bool k2m_exit_crashed(const k2m_exit *e)
-{
-    int s = e->signal;
-    return e->over && !e->killed[0] &&
-           (s == SIGSEGV || s == SIGBUS || s == SIGFPE || s == SIGILL || s == SIGABRT || s == SIGSYS);
-}
 
 void k2m_exit_how(const k2m_exit *e, char *out, size_t n)
 {

@@ -12,7 +12,7 @@
 
 #define K2M_EXITS_KEPT     32u                     /* an incident of a whole small fleet; of a larger one the last */
 #define K2M_EXIT_GAP_NS    (10 * K2_NS_PER_S)      /* within an incident: peers notice by deadlines of some seconds */
-#define K2M_EXIT_TIE_NS    (100 * K2_NS_PER_MS)    /* ends are noticed in any order when they lie so close */
+#define K2M_EXIT_TIE_NS    (500 * K2_NS_PER_MS)    /* a crash ends its process only after its report, and peers may be quicker */
 #define K2M_EXIT_TEXT_MAX  512u
 
 typedef struct k2m_exit {
@@ -45,8 +45,8 @@ k2m_exit *k2m_exits_find(k2m_exits *x, uint64_t incarnation);
 
 /* k2m_exits_incident - the last incident: back from the youngest unexpected exit while the gaps are short.
  *
- *   The first cause is the earliest; of those within K2M_EXIT_TIE_NS of it the one that nobody asked for most: a signal from outside,
- *   then an end by the master, then an exit status.
+ *   The first cause is the earliest; of those within K2M_EXIT_TIE_NS of it the one that others can be blamed for least: a crash, then
+ *   another signal, then an end by the master, then an exit status.
  *
  * memory   points into x; count 0 where there was none
  * threads  pure

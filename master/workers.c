@@ -46,7 +46,7 @@ static void tell_words(k2m_io *io, uint32_t worker, const k2m_words *words)
 {
     char name[K2_WIRE_NAME_MAX];
     k2m_worker_name(&io->core->workers[worker], name);
-    for (uint32_t i = 0; i < words->count; i++) K2_LOG_WARN(io->log, "%s wrote: %s", name, words->lines[i]);
+    for (uint32_t i = 0; i < words->count; i++) K2_LOG_INFO(io->log, "%s wrote: %s", name, words->lines[i]);
 }
 
 static void on_exit_of(void *arg, int exit_code, int term_signal)

@@ -60,8 +60,12 @@ static void of_close_ones_the_crash_is_the_cause(void **state)
     assert_string_equal(order(), "trainer-1 trainer-0 trainer-2");
     clear(NULL);
     ended("trainer-0", 1000, 1, 0);
-    ended("trainer-1", 1101, 0, SIGBUS); /* too late to be the cause */
+    ended("trainer-1", 1501, 0, SIGBUS); /* too late to be the cause */
     assert_string_equal(order(), "trainer-0 trainer-1");
+    clear(NULL);
+    ended("rollout-0", 1000, 0, SIGKILL);
+    ended("trainer-1", 1200, 0, SIGABRT);
+    assert_string_equal(order(), "trainer-1 rollout-0");
     clear(NULL);
     ended("trainer-0", 1000, 1, 0);
     snprintf(k2m_exits_add(&x, "rollout-0", 9, 1010 * K2_NS_PER_MS)->killed, 8, "said");
@@ -173,9 +177,29 @@ static void the_end_of_a_run_names_the_first_cause(void **state)
     goes_down(&s, 0, 1, 0);
     assert_true(sim_run(&s, 100000));
     assert_non_null(strstr(s.end_text, "trainer-0 died 1 times"));
-    assert_non_null(strstr(s.end_text, "; first cause: trainer-1 was ended by SIGSEGV 0."));
+    assert_non_null(strstr(s.end_text, "; first cause: trainer-1 was ended by SIGSEGV"));
     assert_int_equal(s.stacks, before); /* an exit status is no crash */
     sim_fini(&s);
+}
+
+/* The crash was first, but was still writing its report when the peer that it broke ended the run. */
+static void a_crash_that_is_told_late_is_the_cause(void **state)
+{
+    (void)state;
+    for (int crash = 0; crash < 2; crash++) {
+        sim s;
+        sim_init(&s, 5);
+        s.config.trainer_ranks = 2;
+        s.config.master_restarts_max = 0;
+        sim_start_master(&s);
+        while (s.core->phase != K2M_PHASE_GENERATE && !sim_run(&s, 1)) continue;
+        goes_down(&s, 0, 1, 0);
+        goes_down(&s, 1, crash ? 0 : 1, crash ? SIGSEGV : 0);
+        assert_true(sim_run(&s, 100000));
+        assert_non_null(strstr(s.end_text, "trainer-0 died 1 times"));
+        assert_true((strstr(s.end_text, "first cause: trainer-1 was ended by SIGSEGV") != NULL) == crash);
+        sim_fini(&s);
+    }
 }
 
 static void a_crash_and_a_missed_deadline_ask_for_stacks(void **state)
@@ -214,6 +238,7 @@ int main(void)
         cmocka_unit_test_setup(texts_say_all, clear),
         cmocka_unit_test_setup(a_line_comes_back, clear),
         cmocka_unit_test(the_end_of_a_run_names_the_first_cause),
+        cmocka_unit_test(a_crash_that_is_told_late_is_the_cause),
         cmocka_unit_test(a_crash_and_a_missed_deadline_ask_for_stacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
