@@ -629,6 +629,8 @@ void k2m_core_owes(const k2m_core *m, char *out, size_t n)
     int at = snprintf(out, n, "phase %s", k2m_phase_name(m->phase));
     if (m->phase == K2M_PHASE_GENERATE)
         at += snprintf(out + at, n - (size_t)at, ", %u answers and %u rewards are out", c.running, c.finished);
+    if (k2m_suspects_held(m) > 0)
+        at += snprintf(out + at, n - (size_t)at, ", %u of them wait to be asked for alone", k2m_suspects_held(m));
     if (m->phase == K2M_PHASE_EVAL)
         at += snprintf(out + at, n - (size_t)at, ", %u of %u answers are evaluated", m->eval_done, m->eval_count);
     bool first = true;

@@ -8,6 +8,10 @@
  *        client ──► http server ──► core (who, when, again) ──► http client ──► engine
  *                                     ▲ engines, gate (master)     └─ tokens, failures ─► core
  *
+ * A client that sends "K2-Broke-Max: N" (1 to 4) wants its request back when N engines were lost under it, rather than a further try:
+ * what ends engines would end the next one. Any 502 or 503 then names them behind the error,
+ * "k2": {"broke": [{"engine": id, "incarnation": n, "alone": true where nothing else was on it}]}. The master sends it.
+ *
  * Engines without the k2 extension (vLLM, llama-server and the like) serve plain requests. Those that give token_ids
  * (vLLM does when asked) can be continued elsewhere; an answer of one that does not is begun anew while nothing of it has
  * reached the client, and breaks off with an error otherwise. They never get training requests.

@@ -24,8 +24,9 @@
  *                                      version step-1; `step` must be exactly one more than the last. A batch whose bytes do
  *                                      not match `digest` is CORRUPT and changes nothing (send it again under a new command
  *                                      id).
- *            DONE {metrics}            a step that met NaN or infinity is OK with metric skipped = 1: weights as before,
- *                                      version counts up.
+ *            DONE {metrics}            a step that met NaN or infinity, or whose update would leave such a weight or moment, is
+ *                                      OK with metric skipped = 1: weights as before, version counts up; rank 0 puts it into
+ *                                      run.dir/quarantine.
  *   PUBLISH  {version}                 version must be the last step. Rank 0 lays all tensors into one segment; that of the
  *                                      version before stays readable until the next PUBLISH.
  *            DONE {locators[1] on rank 0, none on others, bytes, digest}   digest = weights_digest, equal on all ranks

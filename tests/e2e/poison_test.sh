@@ -86,6 +86,13 @@ counts hang dropped 1
 replay 0 'no reward: .*within 300 ms' "$SCRATCH/hang-2/quarantine/reward-3073"
 echo "a reward that hangs: dropped, put aside, repeated"
 
+# Where nothing can be put aside the run goes on all the same.
+mkdir "$SCRATCH/full" && : >"$SCRATCH/full/quarantine"
+run full "$with_reward" --set reward.timeout_ms=300 --set reward.retries=0 --set rollout.workers=2
+counts full dropped_reward 1
+grep -q 'not put aside kind=reward trajectory=3073: .*quarantine: is not a directory' "$SCRATCH/full/logs/master-0.log" ||
+  fail "it is not said that nothing was put aside"
+
 # A reward that ends its worker, which is its parent's parent: a shell stands between the two.
 reward_of 3073 'read -r _ _ _ worker _ </proc/$PPID/stat; kill -9 $worker' killer
 twice killer "$with_reward"

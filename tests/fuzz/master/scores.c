@@ -1,4 +1,5 @@
-/* The proxy's answer with scores, to a master that asked for those of the trajectories 7 and 2^53 + 1. */
+/* What the proxy answers: engines lost under a request, and scores, to a master that asked for those of the trajectories 7 and
+ * 2^53 + 1. */
 #include "master/scores_int.h"
 
 #include <math.h>
@@ -18,7 +19,17 @@ static bool scores(const uint8_t *body, size_t n)
     return true;
 }
 
+/* The proxy's error, which may say what engines were lost under a request: whatever it says, it is a short list. */
+static bool lost(const uint8_t *body, size_t n)
+{
+    k2m_lost found[K2M_LOST_MAX];
+    uint32_t count = k2m_lost_parse((const char *)body, n, found);
+    K2_ASSERT(count <= K2M_LOST_MAX);
+    return count > 0;
+}
+
 const k2_parser k2_parsers[] = {
+    {.name = "lost", .take = lost, .prefixes_refused = true},
     {.name = "scores", .take = scores, .prefixes_refused = true},
 };
 const size_t k2_parsers_count = K2_COUNT(k2_parsers);

@@ -154,6 +154,32 @@ static void bits_do_not_depend_on_threads_or_path(void **state)
     }
 }
 
+/* The first activation that is not finite is named: the layer whose weight is infinite, or nothing. */
+static void bad_activations_are_named(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < TEST_MODELS; kind++) {
+        k2_dims d = test_dims(kind);
+        const uint32_t lens[] = {7, 3};
+        test_batch t = test_batch_new(&d, lens, 2, 21);
+        k2_model *m = test_model(&d, 1, 3);
+        k2_arena arena;
+        float logp[10];
+        char name[128] = "";
+        k2_arena_init(&arena, k2_model_act_bytes(&d, 1, 10));
+        assert_false(k2_model_acts_bad(k2_model_fwd(m, &t.b, &arena, &(k2_model_out){.logp = logp}), name, sizeof name));
+        const k2_param *p = k2_model_layout_find(k2_model_layout_of(m), "model.layers.1.self_attn.o_proj.weight");
+        k2_model_params(m)[p->offset] = NAN;
+        k2_model_params_changed(m);
+        k2_arena_reset(&arena, 0);
+        assert_true(k2_model_acts_bad(k2_model_fwd(m, &t.b, &arena, &(k2_model_out){.logp = logp}), name, sizeof name));
+        assert_string_equal(name, "layer 1: after attention, row 0");
+        k2_arena_fini(&arena);
+        k2_model_free(m);
+        test_batch_free(&t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -162,6 +188,7 @@ int main(void)
         cmocka_unit_test(groups_tied),
         cmocka_unit_test(dense),
         cmocka_unit_test(bits_do_not_depend_on_threads_or_path),
+        cmocka_unit_test(bad_activations_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -139,6 +139,52 @@ static void health(uint64_t id, bool ok, const k2_digest *digest)
     step(ev);
 }
 
+static uint32_t ask_telling(uint32_t broke_max)
+{
+    step((k2i_px_event){.kind = K2I_PX_REQUEST, .req = {.prompt_tokens = 1, .max_tokens = 9, .broke_max = broke_max}});
+    return out.request;
+}
+
+/* Engines that are lost under requests: who was in company is told so, whoever hears of it last. */
+static void lost_engines_are_told(void **state)
+{
+    (void)state;
+    engines((en[]){{.id = 1, .incarnation = 11}}, 1);
+    uint32_t suspect = ask_telling(2), other = ask_telling(0);
+    failed(suspect, K2I_PX_BROKEN);
+    failed(other, K2I_PX_BROKEN);
+    assert_null(first(K2I_PX_FAIL));
+    engines((en[]){{.id = 1, .incarnation = 12}}, 1); /* the next process: both go there */
+    assert_true(sent_to(suspect) == 1 && sent_to(other) == 1);
+    done(other);
+    engines(NULL, 0); /* the table says that it is gone before its connection does */
+    const k2i_px_action *a = first(K2I_PX_FAIL);
+    assert_non_null(a);
+    assert_true(a->status == 502 && a->request == suspect && a->broke_count == 2);
+    assert_true(a->broke[0].engine == 1 && a->broke[0].incarnation == 11 && !a->broke[0].alone);
+    assert_true(a->broke[1].incarnation == 12 && a->broke[1].alone);
+}
+
+static void lost_engines_are_told_at_the_deadline(void **state)
+{
+    (void)state;
+    engines((en[]){{.id = 1, .incarnation = 11}}, 1);
+    uint32_t asks = ask_telling(2), plain = ask_telling(0);
+    failed(asks, K2I_PX_REFUSED); /* it was never on it */
+    failed(plain, K2I_PX_BROKEN);
+    engines((en[]){{.id = 1, .incarnation = 12}}, 1);
+    failed(asks, K2I_PX_BROKEN);
+    engines(NULL, 0);
+    tick(2000);
+    for (uint32_t i = 0; i < out.count; i++) {
+        const k2i_px_action *a = &out.actions[i];
+        if (a->kind != K2I_PX_FAIL) continue;
+        assert_int_equal(a->status, 503);
+        assert_int_equal(a->broke_count, a->request == asks);
+    }
+    assert_non_null(first(K2I_PX_FAIL));
+}
+
 static void least_outstanding_tokens(void **state)
 {
     (void)state;
@@ -423,7 +469,9 @@ static void final_failure_is_not_retried(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {CASE(least_outstanding_tokens),
+    const struct CMUnitTest tests[] = {CASE(lost_engines_are_told),
+                                       CASE(lost_engines_are_told_at_the_deadline),
+                                       CASE(least_outstanding_tokens),
                                        CASE(equal_engines_take_turns),
                                        CASE(group_stays_while_load_allows),
                                        CASE(training_needs_the_gate_and_the_digest),
