@@ -35,6 +35,12 @@ void k2m_fleet_fini(k2m_core *m)
     k2_least_free(f->due);
 }
 
+/* A tournament takes 24 bytes a place, a set little more than a bit: one of each kind covers the rounding, too. */
+uint64_t k2m_fleet_bytes(const k2m_core *m)
+{
+    return (uint64_t)m->worker_count * (24 + 2) + 1024;
+}
+
 static uint32_t look(const k2m_core *m, const k2m_worker *w)
 {
     bool up = w->state == K2M_UP, idle = w->cmd_type == K2_MSG_NONE;

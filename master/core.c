@@ -18,8 +18,6 @@ const char *k2m_phase_name(k2m_phase p)
 
 /* ---- outbox -------------------------------------------------------------------------------------------------------- */
 
-#define OUTBOX_RESERVE 64u /* for what is not a request, a score or a log line, nor the action of a worker */
-
 k2m_action *k2m_act(k2m_core *m, k2m_action_type type)
 {
     K2_ASSERT(m->outbox.count < m->outbox.capacity);
@@ -29,15 +27,9 @@ k2m_action *k2m_act(k2m_core *m, k2m_action_type type)
     return a;
 }
 
-/* A barrier to all trainers, and what one step may do with the others. */
-static uint32_t worker_actions(const k2m_core *m)
-{
-    return m->trainers + K2_MIN(m->worker_count, K2M_STEP_WORKERS);
-}
-
 bool k2m_room(const k2m_core *m, uint32_t count)
 {
-    return m->outbox.count + count + worker_actions(m) + OUTBOX_RESERVE <= m->outbox.capacity;
+    return m->outbox.count + count + k2m_worker_actions(m) + K2M_OUTBOX_RESERVE <= m->outbox.capacity;
 }
 
 /* Texts hold what workers and users' programs said: a terminal shows them, so nothing in them may steer it or begin a line. */
@@ -647,89 +639,4 @@ void k2m_core_owes(const k2m_core *m, char *out, size_t n)
                                                   : "ended");
         first = false;
     }
-}
-
-/* ---- memory --------------------------------------------------------------------------------------------------------- */
-
-k2_replay_config k2m_replay_config(const k2_config *c, uint32_t prompt_tokens_max)
-{
-    k2_replay_config r = {.group_size_max = (uint32_t)c->rollout_group_size,
-                          .trajectory_tokens_max = (uint32_t)c->rollout_max_tokens,
-                          .prompt_tokens_max = K2_MAX(prompt_tokens_max, 1u)};
-    uint64_t kept = K2_MIN(c->run_checkpoint_every, 64) + 2;
-    for (;; kept--) {
-        r.groups_max = (uint32_t)K2_MIN(c->rollout_groups * kept, K2_REPLAY_GROUPS_MAX);
-        uint64_t group = (r.prompt_tokens_max + 63) / 64 + c->rollout_group_size * ((c->rollout_max_tokens + 63) / 64);
-        r.tokens_max = r.groups_max * group * 64;
-        if (kept <= 2 || k2_replay_bytes(&r) <= K2M_REPLAY_BYTES_MAX) return r;
-    }
-}
-
-static void allocate(k2m_core *m)
-{
-    const k2_config *c = m->c.config;
-    /* Half of the proxy's places at most: the others are for rewards and for other clients. */
-    m->inflight_max = (uint32_t)K2_MIN(c->master_inflight_max, K2_MAX(c->proxy_queue_max / 2, 1));
-    m->outbox.capacity = m->inflight_max + 2 * worker_actions(m) + 4 * OUTBOX_RESERVE;
-    m->outbox.list = k2_alloc_array(m->outbox.capacity, sizeof *m->outbox.list);
-    m->asked_count = 4 * m->inflight_max;
-    m->asked = k2_alloc_array(m->asked_count, sizeof *m->asked);
-    uint32_t groups = k2m_replay_config(c, m->c.prompts.length_max).groups_max;
-    m->score_capacity = groups * (uint32_t)c->rollout_group_size + K2M_EVAL_MAX;
-    m->score_queue = k2_alloc_array(m->score_capacity, sizeof *m->score_queue);
-    m->score_tries = k2_alloc_array(m->score_capacity, sizeof *m->score_tries);
-    m->suspect_capacity = 2 * m->inflight_max + K2M_SCORES_MAX * K2M_SCORE_ITEMS;
-    m->suspects = k2_alloc_array(m->suspect_capacity, sizeof *m->suspects);
-    m->digest_count = groups + 4;
-    m->digests = k2_alloc_array(m->digest_count, sizeof *m->digests);
-    m->order = k2_alloc_array(m->c.prompts.count, sizeof *m->order);
-    m->eval = k2_alloc_array(K2M_EVAL_MAX, sizeof *m->eval);
-    m->strs = k2_alloc_array(m->worker_count + 1, sizeof *m->strs);
-    m->engines = k2_alloc_array(K2_MIN(m->rollouts + 1, K2_WIRE_ENGINES_MAX), sizeof *m->engines);
-}
-
-k2_code k2m_core_new(const k2m_core_config *config, k2m_core **out, k2_error *err)
-{
-    const k2_config *c = config->config;
-    bool pretrain = strcmp(c->mode, "pretrain") == 0;
-    k2m_core *m = k2_alloc(sizeof *m);
-    m->c = *config;
-    k2_replay_config rc = k2m_replay_config(c, config->prompts.length_max);
-    k2_code code = k2_replay_new(&rc, &m->replay, err);
-    if (code != K2_OK) {
-        k2_free(m);
-        return code;
-    }
-    k2_replay_sink_set(m->replay, (k2_replay_sink){.record = config->record, .arg = config->record_arg});
-    m->trainers = (uint32_t)c->trainer_ranks;
-    m->rollouts = pretrain ? 0 : (uint32_t)c->rollout_workers;
-    m->has_proxy = !pretrain;
-    m->first_rollout = m->trainers;
-    m->proxy = m->trainers + m->rollouts;
-    m->worker_count = m->trainers + m->rollouts + (m->has_proxy ? 1 : 0);
-    K2_ASSERT(m->worker_count <= K2_PEERS_MAX); /* the configuration's limits see to it */
-    m->workers = k2_alloc_array(m->worker_count, sizeof *m->workers);
-    k2m_fleet_init(m);
-    allocate(m);
-    *out = m;
-    return K2_OK;
-}
-
-void k2m_core_free(k2m_core *m)
-{
-    if (!m) return;
-    k2_replay_free(m->replay);
-    k2m_fleet_fini(m);
-    k2_free(m->workers);
-    k2_free(m->outbox.list);
-    k2_free(m->asked);
-    k2_free(m->score_queue);
-    k2_free(m->score_tries);
-    k2_free(m->suspects);
-    k2_free(m->digests);
-    k2_free(m->order);
-    k2_free(m->eval);
-    k2_free(m->strs);
-    k2_free(m->engines);
-    k2_free(m);
 }

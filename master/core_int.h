@@ -35,6 +35,7 @@
 #define K2M_REFUSALS_MAX  8u            /* requests refused in a row, with no answer between, before the run gives up */
 #define K2M_UNREWARDED_MAX 32u          /* answers in a row whose reward failed to the last try, before the run gives up */
 #define K2M_INCARNATIONS  4096u         /* reserved in the journal at a time: a record for each would be a disk's wait for each start */
+#define K2M_OUTBOX_RESERVE 64u          /* actions that are no request, no score, no log line, and not to a worker */
 #define K2M_STEP_WORKERS  256u          /* workers that one step starts, ends or commands, so that none takes long; the next go on */
 #define K2M_POISON_DEATHS 3u            /* processes that one trajectory ended while it was alone there: it is poison */
 #define K2M_COMPANY_MAX   2u            /* engines lost under one among others, before it is asked for alone */
@@ -388,6 +389,8 @@ struct k2m_core {
  */
 k2_code k2m_core_new(const k2m_core_config *config, k2m_core **out, k2_error *err);
 void k2m_core_free(k2m_core *m);
+/* What k2m_core_new would allocate; of the configuration's pointers only `config` is looked at. */
+uint64_t k2m_core_bytes(const k2m_core_config *config);
 /* Replay's limits as the configuration gives them; what --dry-run and the memory check show. */
 k2_replay_config k2m_replay_config(const k2_config *c, uint32_t prompt_tokens_max);
 
@@ -425,6 +428,7 @@ enum {
 
 k2m_action *k2m_act(k2m_core *m, k2m_action_type type);
 bool k2m_room(const k2m_core *m, uint32_t count); /* of the outbox */
+uint32_t k2m_worker_actions(const k2m_core *m);   /* most that one step may have for workers */
 void k2m_log(k2m_core *m, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void k2m_stacks_ask(k2m_core *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -435,6 +439,7 @@ void k2m_decide(k2m_core *m);
 /* census.c */
 void k2m_fleet_init(k2m_core *m);
 void k2m_fleet_fini(k2m_core *m);
+uint64_t k2m_fleet_bytes(const k2m_core *m);
 /* The census of a worker whose state, command or weights have changed; of all rollouts, when another version is in force. */
 void k2m_touch(k2m_core *m, k2m_worker *w);
 void k2m_touch_rollouts(k2m_core *m);

@@ -7,8 +7,12 @@
 
 #include "common/model/model.h"
 
-#define PROCESS_BYTES (48ull << 20) /* code, stacks, buffers of loop and control plane of any process */
-#define PROMPT_GUESS  256u          /* tokens of a prompt, where the file is made only at the start */
+#define PROCESS_BYTES     (10ull << 20) /* code, stacks, buffers of loop and control plane of any process */
+#define PEER_BYTES        (6u << 10) /* of the control plane for each worker: connection, waiting POLL, last replies; bench/scale */
+#define REPLICAS_MAX      16u        /* of a trainer's model, and the size up to which it has more than one */
+#define REPLICA_BYTES_MAX (256ull << 20)
+#define PROMPT_GUESS      256u /* tokens of a prompt, where the file is made only at the start */
+#define PROMPT_BYTES      512u /* of a prompt besides its tokens: its line, its texts */
 
 /* Parameters that one token runs through: of the routed experts only the chosen ones. */
 static void count_params(const k2_dims *d, k2m_plan *out)
@@ -29,6 +33,23 @@ static uint64_t cores(void)
 {
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (uint64_t)n : 1;
+}
+
+/* Without the journal's pages: those are the kernel's, who takes them back where it needs them. */
+static uint64_t master_bytes(const k2m_run *r)
+{
+    const k2_config *c = &r->config;
+    bool guess = r->train.count == 0;
+    k2m_core_config cc = {.config = c,
+                          .prompts = {.count = guess ? (uint32_t)c->data_task_prompts : r->train.count,
+                                      .length_max = guess ? PROMPT_GUESS : r->train.length_max}};
+    if (strcmp(c->mode, "pretrain") == 0) cc.prompts = (k2m_prompts){0};
+    uint64_t workers = c->trainer_ranks + c->rollout_workers + 1,
+             prompts = cc.prompts.count + K2_MIN(r->heldout.count, K2M_EVAL_MAX);
+    uint64_t tokens = K2_MIN(cc.prompts.length_max, 4096u);
+    return PROCESS_BYTES + k2m_core_bytes(&cc) + workers * (PEER_BYTES + sizeof(k2m_slot)) +
+           2 * c->master_inflight_max * sizeof(k2m_action) + prompts * (PROMPT_BYTES + tokens * sizeof(int32_t)) +
+           K2M_EVAL_MAX * sizeof *((k2m_io *)0)->eval;
 }
 
 /* What the machine has, or what its control group (a container's) leaves of it. */
@@ -54,6 +75,21 @@ static uint32_t threads(uint64_t asked, uint64_t processes)
     return (uint32_t)K2_MAX(n, 1u);
 }
 
+/* As trainer/learner.c holds them: lanes of a rank run side by side, each with a model and activations of its own, while the
+ * parameters are small; gradients of each lane; the rank's share of the summed gradient and of two moments; what is published,
+ * and the state from before the step. */
+static uint64_t trainer_bytes(const k2m_run *r, uint64_t vector, uint64_t model)
+{
+    const k2_config *c = &r->config;
+    bool pretrains = strcmp(c->mode, "pretrain") == 0 || c->pretrain_steps;
+    size_t micro = (size_t)K2_MAX(c->trainer_micro_tokens, pretrains ? c->pretrain_sequence_tokens : 0);
+    uint32_t lanes = (uint32_t)K2_MAX(c->trainer_grad_lanes / c->trainer_ranks, 1u),
+             n = threads(c->trainer_threads, c->trainer_ranks);
+    uint32_t replicas = vector > REPLICA_BYTES_MAX ? 1 : K2_MIN(K2_MIN(n, lanes), REPLICAS_MAX);
+    return PROCESS_BYTES + replicas * (model + k2_model_act_bytes(&r->dims, n / replicas, micro)) + lanes * vector +
+           3 * vector / c->trainer_ranks + 2 * vector;
+}
+
 void k2m_plan_make(const k2m_run *r, k2m_plan *out)
 {
     const k2_config *c = &r->config;
@@ -61,13 +97,8 @@ void k2m_plan_make(const k2m_run *r, k2m_plan *out)
     *out = (k2m_plan){.machine_bytes = machine_bytes()};
     count_params(&r->dims, out);
     uint64_t vector = out->params * sizeof(float), model = k2_model_bytes(&r->dims);
-    k2_replay_config rc = k2m_replay_config(c, r->train.count ? r->train.length_max : PROMPT_GUESS);
-    out->master_bytes = PROCESS_BYTES + (pretrain ? 0 : k2_replay_bytes(&rc));
-    uint64_t lanes = K2_MAX(c->trainer_grad_lanes / c->trainer_ranks, 1);
-    size_t micro = (size_t)K2_MAX(c->trainer_micro_tokens, pretrain || c->pretrain_steps ? c->pretrain_sequence_tokens : 0);
-    uint32_t tt = threads(c->trainer_threads, c->trainer_ranks);
-    out->trainer_bytes = PROCESS_BYTES + model + vector * (lanes + 1) + 2 * vector / c->trainer_ranks + 2 * vector +
-                         k2_model_act_bytes(&r->dims, tt, micro);
+    out->master_bytes = master_bytes(r);
+    out->trainer_bytes = trainer_bytes(r, vector, model);
     if (!pretrain) {
         uint32_t rt = threads(c->rollout_threads, c->rollout_workers);
         size_t rows = (size_t)(c->rollout_batch_max + c->rollout_prefill_chunk);
