@@ -11,7 +11,7 @@
 #define PEER_BYTES        (6u << 10) /* of the control plane for each worker: connection, waiting POLL, last replies; bench/scale */
 #define REPLICAS_MAX      16u        /* of a trainer's model, and the size up to which it has more than one */
 #define REPLICA_BYTES_MAX (256ull << 20)
-#define PROMPT_GUESS      256u /* tokens of a prompt, where the file is made only at the start */
+#define PROMPT_GUESS      64u /* tokens of a prompt, where the file is made only at the start: those of the tasks are shorter */
 #define PROMPT_BYTES      512u /* of a prompt besides its tokens: its line, its texts */
 
 /* Parameters that one token runs through: of the routed experts only the chosen ones. */
