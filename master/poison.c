@@ -19,6 +19,7 @@
  * Whether a trajectory is poison depends on it alone, so the weights do not depend on how many workers there are. */
 #include "master/core_int.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -228,11 +229,14 @@ static void count_death(k2m_core *m, k2m_suspect *s, const k2m_lost *lost)
     if (s->alone >= K2M_POISON_DEATHS) condemn(m, s->id, s->alone, lost->incarnation);
 }
 
-/* By itself: a process that the master has ended did not die of what it was given. */
+/* By itself: a process that the master or somebody else has ended did not die of what it was given. The kernel sends SIGKILL,
+ * too, where there is no memory left, and counts it. */
 static bool has_died(k2m_core *m, uint64_t incarnation)
 {
     const k2m_exit *e = k2m_exits_find(&m->exits, incarnation);
-    return e && e->over && !e->expected && !e->killed[0];
+    if (!e || !e->over || e->expected || e->killed[0]) return false;
+    bool told = e->signal == SIGKILL || e->signal == SIGTERM || e->signal == SIGINT || e->signal == SIGHUP;
+    return !told || e->oom_kills > 0;
 }
 
 void k2m_suspect_lost(k2m_core *m, uint64_t id, const k2m_lost *list, uint32_t count)
@@ -253,13 +257,14 @@ void k2m_suspect_lost(k2m_core *m, uint64_t id, const k2m_lost *list, uint32_t c
 
 void k2m_suspect_exit(k2m_core *m, uint64_t incarnation)
 {
+    bool died = has_died(m, incarnation);
     for (uint32_t i = 0; i < m->suspect_count; i++)
         for (uint32_t k = 0; k < m->suspects[i].lost_count; k++) {
             k2m_suspect *s = &m->suspects[i];
             k2m_lost lost = s->lost[k];
             if (lost.incarnation != incarnation) continue;
             s->lost[k] = s->lost[--s->lost_count];
-            count_death(m, s, &lost);
+            if (died) count_death(m, s, &lost);
             i = UINT32_MAX; /* the list may be another one now: from the beginning */
             break;
         }

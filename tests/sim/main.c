@@ -12,6 +12,8 @@
 
 typedef unsigned long long ull;
 
+#define LINE_BYTES 65536u
+
 typedef struct options {
     uint64_t seeds, first, seconds, fires;
     bool trace, stats, every_step, checks, no_shrink;
@@ -194,37 +196,44 @@ static int planted_choose(const options *o, bool *all)
 
 /* ---- lists of seeds */
 
+/* "SEED LIST", or "SEED drawn" for the seed's own faults. */
+static k2_code parse_line(const char *line, sim_hit *hits, sim_job *job, k2_error *err)
+{
+    static char faults[LINE_BYTES];
+    ull seed;
+    if (sscanf(line, "%llu %65535s", &seed, faults) != 2) return k2_error_set(err, K2_BAD_INPUT, "expected SEED LIST");
+    *job = (sim_job){.first = seed, .seeds = 1};
+    if (strcmp(faults, "drawn") == 0) return K2_OK;
+    job->script = hits;
+    return sim_hits_parse(faults, hits, SIM_HITS_MAX, &job->script_count, err);
+}
+
 static int run_list(sim_shared *x, const options *o)
 {
-    char line[65536], faults[65536];
-    FILE *f = fopen(o->list, "re");
-    if (!f) {
-        fprintf(stderr, "k2_sim: --list: %s cannot be read\n", o->list);
+    char *text, *rest;
+    size_t len;
+    k2_error err;
+    sim_job job;
+    int status = 0;
+    uint64_t count = 0;
+    if (k2_file_read(o->list, 1u << 24, &text, &len, &err) != K2_OK) {
+        fprintf(stderr, "k2_sim: --list: %s\n", err.text);
         return 2;
     }
     sim_hit *hits = k2_alloc_array(SIM_HITS_MAX, sizeof *hits);
-    int status = 0;
-    uint64_t count = 0;
-    while (status == 0 && fgets(line, sizeof line, f)) {
-        ull seed;
-        k2_error err;
-        sim_job job = {.seeds = 1, .trace = o->trace};
-        if (line[0] == '#' || line[0] == '\n') continue;
-        bool two = sscanf(line, "%llu %65535s", &seed, faults) == 2;
-        if (!two || sim_hits_parse(faults, hits, SIM_HITS_MAX, &job.script_count, &err) != K2_OK) {
-            fprintf(stderr, "k2_sim: %s: line '%.*s': %s\n", o->list, (int)strcspn(line, "\n"), line,
-                    two ? err.text : "expected SEED LIST");
+    rest = text;
+    for (char *line; status == 0 && (line = strsep(&rest, "\n"));) {
+        if (line[0] == '#' || !line[0]) continue;
+        if (parse_line(line, hits, &job, &err) != K2_OK) {
+            fprintf(stderr, "k2_sim: %s: line '%.200s': %s\n", o->list, line, err.text);
             status = 2;
-            continue;
+        } else if (!sim_try(x, &job)) {
+            explain(x, o);
+            status = 1;
         }
-        job.first = seed;
-        job.script = strcmp(faults, "drawn") == 0 ? NULL : hits;
         count++;
-        if (sim_try(x, &job)) continue;
-        explain(x, o);
-        status = 1;
     }
-    fclose(f);
+    k2_free(text);
     k2_free(hits);
     if (status == 0) printf("%llu runs of %s went well\n", (ull)count, o->list);
     return status;

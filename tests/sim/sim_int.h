@@ -193,6 +193,7 @@ struct sim {
     uint64_t *steps; /* ends of the core's steps in the journal, those that are not durable yet */
     size_t step_count, step_capacity;
     uint64_t disk_full_until_ns;
+    uint32_t train_fails; /* since a version was published */
     bool disk_was_full;  /* in this life */
     bool down, dying;    /* no master; it dies when the event in hand is over */
 

@@ -139,15 +139,24 @@ static k2_code save(sim *s, const sim_proc *p, const trainer *t, k2i_trainer_eve
 static void offer(sim *s, const sim_proc *p, trainer *t)
 {
     if (s->core->workers[p->worker].index != 0) return;
+    s->train_fails = 0;
     k2_xfer_segment_destroy(t->published);
     t->published = sim_weights_offer(s, p, t->model.digest);
+}
+
+/* Four failures in a row end a run, and rightly: it never comes to that. */
+static bool fails(sim *s, const sim_proc *p)
+{
+    if (s->train_fails == 3 || !sim_fault(s, SIM_FAIL_TRAIN, p->worker)) return false;
+    s->train_fails++;
+    return true;
 }
 
 static k2_code work(sim *s, const sim_proc *p, trainer *t, k2i_trainer_event *ev)
 {
     const k2i_command *c = &t->core.running;
     bool together = c->kind == K2I_INIT || c->kind == K2I_PRETRAIN || c->kind == K2I_TRAIN || c->kind == K2I_SAVE;
-    if (together && (!group_lives(s, t) || sim_fault(s, SIM_FAIL_TRAIN, p->worker))) return K2_TIMEOUT;
+    if (together && (!group_lives(s, t) || fails(s, p))) return K2_TIMEOUT;
     switch (c->kind) {
     case K2I_JOIN:
         k2_xfer_segment_destroy(t->published);
