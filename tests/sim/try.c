@@ -47,12 +47,13 @@ const sim_totals *sim_shared_totals(const sim_shared *x)
 
 /* ---- in the child */
 
-static const sim_truth *truth_of(sim_world world, sim_shared *x)
+static const sim_truth *truth_of(sim_world world, uint64_t seed, sim_shared *x)
 {
     sim_truth *t = &x->truths[2 * world.poison + world.sync];
     if (t->known) return t;
     sim *s = k2_alloc(sizeof *s);
     sim_init(s, 0, world, NULL, &x->outcome);
+    x->outcome.seed = seed; /* that it is made for: where it fails, this one fails without any fault */
     bool ok = sim_run(s);
     if (ok) *t = s->seen;
     sim_fini(s);
@@ -84,11 +85,8 @@ static bool one(sim_shared *x, const sim_job *job, uint64_t seed, const sim_hit 
 {
     alarm(HANG_S);
     sim_world world = sim_seed_world(seed);
-    const sim_truth *truth = truth_of(world, x);
-    if (!truth) {
-        x->outcome.seed = seed; /* it fails without any fault */
-        return false;
-    }
+    const sim_truth *truth = truth_of(world, seed, x);
+    if (!truth) return false;
     x->totals.calm_ns = K2_MAX(x->totals.calm_ns, truth->end_ns);
     sim *s = k2_alloc(sizeof *s);
     sim_init(s, seed, world, truth, &x->outcome);
