@@ -27,8 +27,7 @@ bool k2m_exit_crashed(const k2m_exit *e)
            (s == SIGSEGV || s == SIGBUS || s == SIGFPE || s == SIGILL || s == SIGABRT || s == SIGSYS);
 }
 
-/* ---- which came first
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- which came first ----------------------------------------------------------------------------------------------- */
 
 /* How little somebody else can be to blame. */
 static int weight(const k2m_exit *e)
@@ -59,8 +58,7 @@ void k2m_exits_incident(const k2m_exits *x, k2m_incident *out)
     out->list[0] = first;
 }
 
-/* ---- text
- * ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- text ----------------------------------------------------------------------------------------------------------- */
 
 void k2m_exit_how(const k2m_exit *e, char *out, size_t n)
 {

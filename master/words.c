@@ -12,8 +12,7 @@
 #define LINES_MAX 256u
 #define AFTER_MAX 4u /* lines that other threads may have written behind a crash's report */
 
-/* ---- the log
- * -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the log -------------------------------------------------------------------------------------------------------- */
 
 static bool marked(const char *line)
 {
@@ -60,8 +59,7 @@ size_t k2m_words_read(const char *path, char *out, size_t n)
     return got > 0 ? (size_t)got : 0;
 }
 
-/* ---- memory
- * --------------------------------------------------------------------------------------------------------------------- */
+/* ---- memory --------------------------------------------------------------------------------------------------------- */
 
 static bool names(const char *list, size_t n, const char *controller)
 {

@@ -22,8 +22,7 @@
 
 static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
-/* ---- in the signal handler: nothing that locks or allocates
- * -------------------------------------------------------------------- */
+/* ---- in the signal handler: nothing that locks or allocates --------------------------------------------------------- */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1
@@ -127,8 +126,7 @@ void k2_stack_arm(pid_t looker)
     for (size_t i = 0; i < K2_COUNT(crash_signals); i++) sigaction(crash_signals[i], &act, NULL);
 }
 
-/* ---- in the helper
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- in the helper -------------------------------------------------------------------------------------------------- */
 
 typedef struct crash {
     int signum, tid, sent;
