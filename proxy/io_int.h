@@ -160,7 +160,7 @@ static inline uint64_t k2i_px_trajectory(const k2i_px_job *job)
 /* Position, within the trajectory, of the next token to come. */
 static inline uint64_t k2i_px_position(const k2i_px_job *job)
 {
-    return job->request.k2.position + job->count;
+    return job->kind == K2I_PX_FORWARD ? K2_FLIGHT_NONE : job->request.k2.position + job->count;
 }
 void k2i_px_respond_error(k2i_px_io *io, k2_http_req *req, const k2_openai_error *e);
 

@@ -34,13 +34,21 @@ static void ignore(void *arg)
     (void)arg;
 }
 
+/* Its beginning or its end, for the flight recorder. What is only passed on has no tokens that we know of. */
+static void record(const k2i_px_job *job,
+                   void (*what)(k2_flight_name name, uint64_t id, uint64_t a, uint64_t b, uint64_t c, uint64_t d),
+                   uint64_t tokens)
+{
+    bool known = job->kind != K2I_PX_FORWARD;
+    what(K2_FLIGHT_REQUEST, job->flight, k2i_px_trajectory(job), known ? job->request.k2.position : K2_FLIGHT_NONE,
+         job->request.has_max_tokens ? job->request.max_tokens : K2_FLIGHT_NONE, known ? tokens : K2_FLIGHT_NONE);
+}
+
 void k2i_px_job_free(k2i_px_job *job)
 {
     k2i_px_io *io = job->io;
     k2i_px_upstream_cancel(job);
-    if (job->flight != 0)
-        k2_flight_finish(K2_FLIGHT_REQUEST, job->flight, k2i_px_trajectory(job), job->request.k2.position,
-                         job->request.max_tokens, job->count);
+    if (job->flight != 0) record(job, k2_flight_finish, job->count);
     if (job->gone) *job->gone = true;
     if (job->client) k2_http_req_on_abort(job->client, ignore, NULL); /* the server is closing, and will say so later */
     if (job->prev)
@@ -320,8 +328,7 @@ static void admit(k2i_px_job *job, k2i_px_event *ev)
 {
     bool gone = false;
     job->flight = k2_flight_id();
-    k2_flight_start(K2_FLIGHT_REQUEST, job->flight, k2i_px_trajectory(job), job->request.k2.position, job->request.max_tokens,
-                    K2_FLIGHT_NONE);
+    record(job, k2_flight_start, K2_FLIGHT_NONE);
     job->gone = &gone;
     ev->kind = K2I_PX_REQUEST;
     ev->req.user = job;
