@@ -75,12 +75,11 @@ const char *k2_proc_state_text(char state)
 void k2_stacks_outside(const k2_proc *proc, k2_buf *out)
 {
     static const char *const files[] = {"wchan", "syscall"};
-    k2_buf_printf(out, "state %s", k2_proc_state_text(proc->state));
     for (size_t i = 0; i < K2_COUNT(files); i++) {
         char path[64], text[256];
         snprintf(path, sizeof path, "/proc/%d/%s", (int)proc->pid, files[i]);
         size_t n = read_small(path, text, sizeof text);
         while (n > 0 && text[n - 1] == '\n') text[--n] = 0;
-        if (n > 0) k2_buf_printf(out, "; %s %s", files[i], text);
+        if (n > 0) k2_buf_printf(out, "%s%s %s", out->len ? "; " : "", files[i], text);
     }
 }

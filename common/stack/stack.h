@@ -76,7 +76,7 @@ typedef struct k2_stacks {
  */
 k2_code k2_stacks_take(const k2_proc *proc, uint64_t deadline_ns, k2_stacks *out, k2_error *err);
 void k2_stacks_free(k2_stacks *s);
-/* What /proc tells of a process that may not be traced, one line: state, wchan, system call. */
+/* What /proc tells beside the state of a process that may not be traced, one line: where it sleeps in the kernel, its system call. */
 void k2_stacks_outside(const k2_proc *proc, k2_buf *out);
 
 /* ---- normalising and clustering ------------------------------------------------------------------------------------------ */

@@ -240,7 +240,7 @@ static void one_that_is_traced_already_is_told_from_outside(void **state)
     k2_buf b;
     k2_buf_init(&b, 4096);
     k2_stacks_outside(&p, &b);
-    assert_non_null(strstr(b.data, "state "));
+    assert_null(b.len ? strchr(b.data, '\n') : NULL);
     k2_buf_fini(&b);
     kill(debugger, SIGKILL);
     assert_int_equal(waitpid(debugger, NULL, 0), debugger);
