@@ -149,7 +149,6 @@ static void latest(sim *s, uint64_t number)
 {
     if (!s->checkpoints[number].ready)
         sim_break(s, SIM_CHECK_CHECKPOINT, "step_%llu is named latest, it is not whole", (unsigned long long)number);
-    s->latest = number;
     uint32_t kept = 0; /* the master's rule: of those up to the latest, the youngest stay */
     for (uint64_t i = number + 1; i-- > 0;)
         if (s->checkpoints[i].ready && kept++ >= K2_MAX(s->config.run_checkpoints_kept, 2)) s->checkpoints[i].ready = false;
@@ -186,9 +185,6 @@ static void carry_out(sim *s, const k2m_action *a)
         break;
     case K2M_ACT_QUARANTINE: break;                           /* a note for people */
     case K2M_ACT_COMPACT: s->compact_to = s->state_at; break; /* with the next write */
-    case K2M_ACT_REPORT:
-        if (a->report.kind == K2M_REPORT_ITERATION) s->steps_done = a->report.iteration;
-        break;
     case K2M_ACT_LOG:
         snprintf(s->last_log, sizeof s->last_log, "%s", a->text);
         if (s->trace) printf("%10.3f ms  %s\n", (double)s->now_ns / 1e6, a->text);
@@ -199,6 +195,7 @@ static void carry_out(sim *s, const k2m_action *a)
         snprintf(s->end_text, sizeof s->end_text, "%s", a->text);
         break;
     case K2M_ACT_STACKS: break; /* processes here have none */
+    case K2M_ACT_REPORT: break; /* looked at when it was made */
     case K2M_ACT_ADMIT:
     case K2M_ACT_REFUSE: break; /* answered where the HELLO came in */
     }
@@ -224,7 +221,6 @@ void sim_master_event(sim *s, k2m_event *ev)
     for (uint32_t i = 0; i < out->count; i++) k2m_hold_put(&s->hold, &out->list[i], written(s), NULL);
     if (written(s) > before) {
         step_end(s);
-        s->seen.writing_steps++;
         if (sim_fault(s, SIM_CRASH_AT, SIM_MASTER)) {
             durable_to(s, written(s));
             s->dying = true;

@@ -7,8 +7,10 @@
  *           └──────────── answers ◄── proxy core ◄══ streams ══ engine core ◄── requests ────────────┘
  *
  * A *process* holds a place of the fleet under an incarnation; an old one may live on beside its successor when its kill comes
- * late. "Weights" are a digest: version s is the hash of version s - 1 and of the batch that step s was given, and a token's
- * log-prob is a function of the weights that drew it, so a wrong version shows in the token.
+ * late. A trainer's *model* is a digest: that of step s is the hash of that of step s - 1 and of the batch that step s was
+ * given. Its *weights* are the parameters of a tiny model that follow from it; they are published, pulled and verified by the
+ * real code. A token's logits are a hash of the digest of what the engine's model really holds, so anything wrong shows in
+ * the token. A *fault* is one event of a list (faults_int.h); what must hold has a name (check_int.h).
  */
 #ifndef K2_TESTS_SIM_INT_H
 #define K2_TESTS_SIM_INT_H
@@ -158,7 +160,7 @@ typedef struct sim_truth {
     uint64_t steps;
     k2_digest versions[SIM_STEPS], batches[SIM_STEPS], weights;
     uint32_t correct, total;
-    uint64_t end_ns, writing_steps; /* steps of the master's core that wrote records */
+    uint64_t end_ns;
 } sim_truth;
 
 struct sim {
@@ -198,7 +200,6 @@ struct sim {
     bool down, dying;    /* no master; it dies when the event in hand is over */
 
     sim_model checkpoints[SIM_CHECKPOINTS];
-    uint64_t latest;
     int32_t *prompts[SIM_PROMPTS];
     uint32_t lengths[SIM_PROMPTS];
     sim_tokens eval[SIM_EVAL]; /* answers of the evaluation under way */
@@ -216,7 +217,6 @@ struct sim {
     bool ended, broken;
     k2_code end_code;
     char end_text[K2M_TEXT_MAX], last_log[K2M_TEXT_MAX];
-    uint64_t steps_done;
 };
 
 /* sim.c */
