@@ -2,6 +2,7 @@
 #include "sim.h"
 
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -51,20 +52,34 @@ static k2m_worker *rollout(const sim *s)
     return &s->core->workers[s->core->first_rollout];
 }
 
-static void die(sim *s, uint64_t incarnation)
+static void die_of(sim *s, uint64_t incarnation, int signal, uint64_t oom_kills)
 {
     s->workers[s->core->first_rollout].running = false;
-    sim_event(s, &(k2m_event){.type = K2M_EV_EXIT, .worker = s->core->first_rollout, .incarnation = incarnation, .signal = 11});
+    sim_event(s, &(k2m_event){.type = K2M_EV_EXIT,
+                              .worker = s->core->first_rollout,
+                              .incarnation = incarnation,
+                              .signal = signal,
+                              .oom_kills = oom_kills});
+}
+
+static void die(sim *s, uint64_t incarnation)
+{
+    die_of(s, incarnation, SIGSEGV, 0);
 }
 
 /* The rollout dies and comes back: the incarnation that is gone. */
-static uint64_t death(sim *s)
+static uint64_t death_of(sim *s, int signal, uint64_t oom_kills)
 {
     uint64_t gone = rollout(s)->incarnation;
-    die(s, gone);
+    die_of(s, gone, signal, oom_kills);
     for (uint32_t n = 0; rollout(s)->state != K2M_UP; n++)
         if (n > 100000 || sim_run(s, 1)) fail_msg("no rollout comes back");
     return gone;
+}
+
+static uint64_t death(sim *s)
+{
+    return death_of(s, SIGSEGV, 0);
 }
 
 static void lose(sim *s, const k2_replay_info *t, const k2m_lost *lost, uint32_t count)
@@ -151,6 +166,34 @@ static void exits_are_awaited(void **state)
     sim_fini(&s);
 }
 
+/* Who is killed by somebody did not die of what it was given; whom the kernel kills for lack of memory did. */
+static void kills_from_outside_do_not_count(void **state)
+{
+    (void)state;
+    sim s;
+    begin(&s, "drop");
+    s.config.master_restarts_max = K2M_RESTARTS_KEPT; /* these deaths are not explained, and count there */
+    uint64_t number = s.core->first_rollout + 1;
+    k2m_lost lost[4];
+    for (int i = 0; i < 4; i++) lost[i] = (k2m_lost){number, death_of(&s, i % 2 ? SIGTERM : SIGKILL, 0), true};
+    k2_replay_info t = running(&s);
+    lose(&s, &t, lost, 4);
+    assert_true(s.put_aside == 0 && s.core->suspect_count == 0);
+    t = running(&s);
+    lost[0].incarnation = rollout(&s)->incarnation;
+    lose(&s, &t, lost, 1); /* the news come behind the answer */
+    die_of(&s, lost[0].incarnation, SIGKILL, 0);
+    assert_int_equal(s.core->suspects[0].alone, 0);
+    while (rollout(&s)->state != K2M_UP) assert_false(sim_run(&s, 1));
+    lost[0].incarnation = death_of(&s, SIGKILL, 1);
+    t = running(&s);
+    lose(&s, &t, lost, 1);
+    assert_int_equal(s.core->suspects[0].alone, 1);
+    end(&s, K2_OK);
+    assert_int_equal(s.put_aside, 0);
+    sim_fini(&s);
+}
+
 static void skipped_steps_count_once(void **state)
 {
     (void)state;
@@ -169,6 +212,7 @@ static void skipped_steps_count_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(innocents_change_nothing), cmocka_unit_test(three_deaths_alone),
-                                       cmocka_unit_test(exits_are_awaited), cmocka_unit_test(skipped_steps_count_once)};
+                                       cmocka_unit_test(exits_are_awaited), cmocka_unit_test(kills_from_outside_do_not_count),
+                                       cmocka_unit_test(skipped_steps_count_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
