@@ -26,6 +26,7 @@ static const struct {
     {"trainer", "one trainer rank (started by the master)", k2_trainer_main},
     {"rollout", "one inference engine: a worker of a master, or alone on a model directory", k2_rollout_main},
     {"proxy", "OpenAI-compatible endpoint in front of engines", k2_proxy_main},
+    {"top", "how a run goes: roles, leases, queues, rates, live", k2_top_main},
     {"why", "who is blocking a run, down to the process; or where a dead one stood", k2_why_main},
     {"trace", "what every process of a run did last, as a Chrome trace; which rank missed which collective", k2_trace_main},
     {"replay-step", "repeat what a run put aside: a bad step, a prompt that ends engines, a failed reward", replay_step_main},

@@ -45,13 +45,16 @@ k2_code k2m_find(const char *dir, k2m_found *out, k2_error *err)
     if (code != K2_OK) return code;
     char *journal = k2_asprintf("%s/journal", dir);
     k2_journal_config jc = {.kind = K2_JOURNAL_LMDB, .dir = journal, .map_bytes = out->config.run_journal_mb << 20};
-    code = k2_journal_open(&jc, &out->journal, err);
+    k2_error open;
+    code = k2_journal_open(&jc, &out->journal, &open);
     if (code == K2_BUSY) {
         out->held = true;
-        const char *at = strstr(err->text, "pid ");
+        const char *at = strstr(open.text, "pid ");
         out->pid = at ? strtoull(at + 4, NULL, 10) : 0;
         out->journal = NULL;
         code = K2_OK;
+    } else if (code != K2_OK) {
+        *err = open;
     }
     k2_free(journal);
     return code;

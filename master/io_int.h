@@ -89,6 +89,8 @@ void k2m_reporter_trainer(k2m_reporter *p, const k2_wire_metrics *metrics);
 void k2m_reporter_batch(k2m_reporter *p, const k2m_core *m, uint64_t step);
 void k2m_reporter_report(k2m_reporter *p, const k2m_report *report);
 void k2m_reporter_line(k2m_reporter *p, int level, const char *text); /* a log line that people should see too */
+/* What it knows of the run; the other members are left alone. */
+void k2m_reporter_told(const k2m_reporter *p, k2m_told *out);
 void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns); /* redraw the live view */
 /* The end: last line of the view, and the JSON object where it was asked for. */
 void k2m_reporter_summary(k2m_reporter *p, const k2m_core *m, k2_code code, const char *text);
@@ -206,7 +208,9 @@ void k2m_io_carry_out(k2m_io *io, const k2m_action *a); /* LAUNCH, KILL */
 void k2m_proxy_list_ask(k2m_io *io);
 /* False where the body is not such a list; entries that are not of this run are passed over. tests/unit/master/look_test.c */
 bool k2m_proxy_list_read(const k2m_core *m, const char *body, size_t n, uint64_t now_ns, k2m_proxy_list *out);
-/* ask.c: WHY and TOP */
+/* ask_top.c: TOP */
+void k2m_ask_top(k2m_io *io, k2_net_call *call);
+/* ask.c: WHY */
 void k2m_ask(k2m_io *io, k2_net_call *call);
 void k2m_ask_tick(k2m_io *io, uint64_t now_ns);
 

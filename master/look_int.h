@@ -103,4 +103,49 @@ void k2m_wait_text(const k2m_waits *waits, uint32_t i, uint64_t now_ns, char *ou
 /* A deadline has passed: the chain goes into the log. */
 void k2m_waits_log(k2m_core *m);
 
+/* ---- overview.c: how it goes -------------------------------------------------------------------------------------------------- */
+
+/* What only the I/O side knows. */
+typedef struct k2m_told {
+    uint64_t start_ns, rl_ns;   /* of this master; of its first generation, 0 = none yet */
+    bool evaluated, trained;    /* the two below are known */
+    double accuracy, reward;    /* of the last evaluation; of the last batch */
+    double train_tokens_per_s;  /* over all steps of this master */
+    uint64_t held, journal_bytes; /* actions that wait for the disk; bytes since the last snapshot */
+} k2m_told;
+
+typedef struct k2m_row {
+    char name[K2_WIRE_NAME_MAX], state[K2_WIRE_NAME_MAX];
+    uint64_t pid, lease_ms, silent_ms, requests, tokens_per_s; /* lease_ms: that are left */
+} k2m_row;
+
+typedef struct k2m_overview {
+    char waits[K2_WIRE_TEXT_MAX + 1];
+    k2_wire_metric numbers[K2_WIRE_GAUGES_MAX]; /* the names are literals */
+    uint32_t number_count;
+    k2m_row rows[K2_WIRE_ROWS_MAX];
+    uint32_t row_count;
+} k2m_overview;
+
+/* k2m_core_overview - counts, rates and the workers to look at: those that say nothing first, then those that are not there, then
+ * those at a command, then the others by number.
+ *
+ * keeps    its cost is a look at each worker and at what the wait-for chain looks at, its size is fixed
+ * threads  pure
+ * tests    tests/unit/master/overview_test.c
+ */
+void k2m_core_overview(const k2m_core *m, const k2m_told *told, uint64_t now_ns, k2m_overview *out);
+/* Share of the run's present part (pretraining, or iterations) that is done, and about how long the rest takes, 0 = unknown. */
+void k2m_core_eta(const k2m_core *m, const k2m_told *told, uint64_t now_ns, double *share, double *left_s);
+
+/* ---- top_text.c: an overview for people ---------------------------------------------------------------------------------------- */
+
+/* At most `height` lines of at most `width` bytes (each ends in a newline that is not counted), 0 = as many as there are. What
+ * has no room is counted in the last line. Nothing in it can steer a terminal. tests/unit/master/overview_test.c */
+void k2m_top_text(const k2_msg_overview *v, uint32_t width, uint32_t height, k2_buf *out);
+/* One JSON object on one line. */
+void k2m_top_json(const k2_msg_overview *v, k2_buf *out);
+/* The lists run side by side. */
+bool k2m_top_whole(const k2_msg_overview *v);
+
 #endif

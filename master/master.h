@@ -26,6 +26,14 @@ int k2_master_main(int argc, char **argv);
  */
 int k2_why_main(int argc, char **argv);
 
+/* k2_top_main - `k2rl top [RUN_DIR | --master URL] [--once] [--json] [--interval S]`: how a run goes, live.
+ *
+ * errors   the exit status: 2 for bad input and where no master runs, 1 where it does not answer (a live view goes on asking)
+ * threads  call it once, from the main thread
+ * tests    tests/unit/master/overview_test.c, tests/e2e/top_test.sh
+ */
+int k2_top_main(int argc, char **argv);
+
 /* k2_trace_main - `k2rl trace [RUN_DIR] [-o FILE] [--last SECONDS] [--json-summary]`: the flight recorders of a run as one trace.
  *
  * errors   the exit status: 2 for bad input and where no ring is, 1 where the trace cannot be written

@@ -100,6 +100,18 @@ static void tell_proxy(k2m_reporter *p, const k2m_core *m)
     k2m_say(p, "the proxy answers at %s", p->proxy);
 }
 
+void k2m_reporter_told(const k2m_reporter *p, k2m_told *out)
+{
+    double tokens = p->train_tokens + p->pretrain_tokens, s = p->train_busy_s + p->pretrain_s;
+    out->start_ns = p->start_ns;
+    out->rl_ns = p->rl_ns;
+    out->evaluated = p->evaluated;
+    out->accuracy = p->last_accuracy;
+    out->trained = p->train_s > 0;
+    out->reward = p->last_reward;
+    out->train_tokens_per_s = s > 0 ? tokens / s : 0;
+}
+
 void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns)
 {
     if (p->rl_ns == 0 && (m->phase == K2M_PHASE_GENERATE || m->phase == K2M_PHASE_EVAL)) p->rl_ns = now_ns;
@@ -111,12 +123,13 @@ void k2m_reporter_tick(k2m_reporter *p, const k2m_core *m, uint64_t now_ns)
     const k2_config *c = &p->run->config;
     k2_replay_counts n = k2_replay_count(m->replay);
     bool pretraining = m->phase == K2M_PHASE_PRETRAIN || (m->iteration == 0 && m->trainer_pretrain < c->pretrain_steps);
-    double share = pretraining ? (c->pretrain_steps ? (double)m->trainer_pretrain / (double)c->pretrain_steps : 0)
-                               : (c->iterations ? (double)m->iteration / (double)c->iterations : 0);
+    double share, eta;
+    k2m_told told = {0};
+    k2m_reporter_told(p, &told);
+    k2m_core_eta(m, &told, now_ns, &share, &eta);
     char b[41], owes[K2M_TEXT_MAX];
     bar(b, sizeof b, share);
-    double elapsed = (double)(now_ns - p->start_ns) / 1e9, busy = p->rl_ns ? (double)(now_ns - p->rl_ns) / 1e9 : elapsed;
-    double eta = share > 0 && share < 1 ? busy / share - busy : 0;
+    double elapsed = (double)(now_ns - p->start_ns) / 1e9;
     line(p, "k2rl %s   %s %llu/%llu [%s]  %.0f s, about %.0f s left", p->run->id, pretraining ? "pretraining" : "iteration",
          (unsigned long long)(pretraining ? m->trainer_pretrain : m->iteration),
          (unsigned long long)(pretraining ? c->pretrain_steps : c->iterations), b, elapsed, eta);

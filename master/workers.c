@@ -256,6 +256,8 @@ void k2m_workers_request(void *arg, k2_net_call *call, const k2_msg *msg)
         on_hello(io, call, msg);
     } else if (msg->type == K2_MSG_WHY) {
         k2m_ask(io, call);
+    } else if (msg->type == K2_MSG_TOP) {
+        k2m_ask_top(io, call);
     } else if (!k2m_core_current(io->core, msg->worker, msg->incarnation)) {
         fence(io, call, msg);
     } else if (msg->type == K2_MSG_POLL) {

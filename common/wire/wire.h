@@ -24,6 +24,7 @@
 #define K2_WIRE_METRICS_MAX  4096u
 #define K2_WIRE_WAITS_MAX    64u        /* lines of a wait-for chain: what a person can read */
 #define K2_WIRE_ENGINES_MAX  512u       /* lines of one page of the proxy's table: what it takes in without delaying requests */
+#define K2_WIRE_ROWS_MAX     256u       /* workers of an overview: more than a screen has lines; the others are counted */
 #define K2_WIRE_GAUGES_MAX   64u        /* in a POLL: they come three times a lease from everyone */
 
 typedef struct k2_wire_metric {
@@ -73,12 +74,14 @@ typedef struct k2_wire_engines {
     M(POLL, poll, REQUEST)         \
     M(DONE, done, REQUEST)         \
     M(WHY, why, REQUEST)           \
+    M(TOP, top, REQUEST)           \
     M(WELCOME, welcome, REPLY)     \
     M(NOP, nop, REPLY)             \
     M(ACK, ack, REPLY)             \
     M(FENCED, fenced, REPLY)       \
     M(REFUSED, refused, REPLY)     \
     M(WAITS, waits, REPLY)         \
+    M(OVERVIEW, overview, REPLY)   \
     M(JOIN, join, COMMAND)         \
     M(INIT, init, COMMAND)         \
     M(PRETRAIN, pretrain, COMMAND) \
@@ -120,6 +123,8 @@ typedef struct k2_wire_engines {
 
 /* Somebody, who need not be a worker (0 in the header then), asks what is waited for: answered with WAITS. */
 #define K2_WIRE_FIELDS_why(F)
+/* The same, how the run goes: answered with OVERVIEW. */
+#define K2_WIRE_FIELDS_top(F)
 
 /* ---- replies ---- */
 /* worker and incarnation in the header are the worker's from now on. */
@@ -153,6 +158,22 @@ typedef struct k2_wire_engines {
     F(U64S, since_ms, K2_WIRE_WAITS_MAX)    \
     F(U64S, left_ms, K2_WIRE_WAITS_MAX)     \
     F(U64S, silent_ms, K2_WIRE_WAITS_MAX)
+
+/* How a run goes. waits: the chain's first line and its culprit. numbers: by name, counts, rates and seconds (master/overview.c
+ * has the list). The other lists run side by side, a worker in each place, those to look at first; a run may have more. */
+#define K2_WIRE_FIELDS_overview(F)             \
+    F(STR, run_id, K2_WIRE_TEXT_MAX)           \
+    F(STR, mode, K2_WIRE_NAME_MAX)             \
+    F(STR, phase, K2_WIRE_NAME_MAX)            \
+    F(STR, waits, K2_WIRE_TEXT_MAX)            \
+    F(METRICS, numbers, K2_WIRE_GAUGES_MAX)    \
+    F(STRS, names, K2_WIRE_ROWS_MAX)           \
+    F(STRS, states, K2_WIRE_ROWS_MAX)          \
+    F(U64S, pids, K2_WIRE_ROWS_MAX)            \
+    F(U64S, lease_ms, K2_WIRE_ROWS_MAX)        \
+    F(U64S, silent_ms, K2_WIRE_ROWS_MAX)       \
+    F(U64S, requests, K2_WIRE_ROWS_MAX)        \
+    F(U64S, tokens_per_s, K2_WIRE_ROWS_MAX)
 
 /* ---- commands; the command's id is cmd in the header, it counts up per worker ---- */
 /* to trainers, see trainer/trainer.h */
