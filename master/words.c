@@ -89,7 +89,9 @@ bool k2m_cgroup_path(const char *text, const char *controller, char *out, size_t
 bool k2m_oom_parse(const char *text, uint64_t *kills)
 {
     static const char key[] = "oom_kill ";
-    for (const char *line = text; line; line = strchr(line, '\n'), line += line != NULL) {
+    for (const char *line = text, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next) next++;
         unsigned long long v;
         if (strncmp(line, key, sizeof key - 1) != 0) continue;
         if (sscanf(line + sizeof key - 1, "%llu", &v) != 1) return false;
