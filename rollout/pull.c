@@ -104,8 +104,8 @@ static k2_code fetch_manifest(fetch *f, k2_error *err)
     if (code == K2_OK) code = k2_weights_manifest_decode(text, f->layout.manifest_bytes, &f->manifest, err);
     if (code == K2_OK) {
         memcpy((char *)k2_xfer_segment_memory(f->segment) + HEADER, text, f->layout.manifest_bytes);
-        if (f->manifest->data_bytes != f->layout.data_bytes)
-            code = k2_error_set(err, K2_CORRUPT, "header and manifest disagree about the bytes of data");
+        if (f->manifest->data_bytes != f->layout.data_bytes || f->manifest->version != f->layout.version)
+            code = k2_error_set(err, K2_CORRUPT, "header and manifest disagree about the bytes of data or the version");
     }
     k2_free(text);
     return code;
