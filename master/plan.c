@@ -9,6 +9,7 @@
 
 #define PROCESS_BYTES     (10ull << 20) /* code, stacks, buffers of loop and control plane of any process */
 #define PEER_BYTES        (6u << 10) /* of the control plane for each worker: connection, waiting POLL, last replies; bench/scale */
+#define ENGINE_BYTES      1200u      /* of the proxy for each engine: K2I_PX_ENGINE_BYTES */
 #define REPLICAS_MAX      16u        /* of a trainer's model, and the size up to which it has more than one */
 #define REPLICA_BYTES_MAX (256ull << 20)
 #define PROMPT_GUESS      64u /* tokens of a prompt, where the file is made only at the start: those of the tasks are shorter */
@@ -107,7 +108,7 @@ void k2m_plan_make(const k2m_run *r, k2m_plan *out)
                              pages * k2_model_page_floats(&r->dims, (uint32_t)c->rollout_page_tokens) * sizeof(float) +
                              k2_model_decode_bytes(&r->dims, rt, rows, (size_t)c->rollout_cache_tokens) +
                              c->rollout_batch_max * r->dims.vocab_size * sizeof(float);
-        out->proxy_bytes = PROCESS_BYTES + c->proxy_queue_max * 8192;
+        out->proxy_bytes = PROCESS_BYTES + c->proxy_queue_max * 8192 + c->rollout_workers * ENGINE_BYTES;
     }
     uint64_t flight = c->run_flight_kib << 10; /* pages of a file: they stay in memory as long as the process writes them */
     out->master_bytes += flight;
