@@ -45,7 +45,7 @@ static bool goes_on(k2m_core *m, k2m_aside what, uint64_t more, const char *text
     m->aside[what] += more;
     if (more > 0) k2m_record_aside(m, what);
     if (strcmp(policy_of(m, what), "stop") == 0)
-        k2m_fail(m, K2_CORRUPT, "%.200s (%s is \"stop\"; see %s)", text, aside_names[what], "quarantine in the run directory");
+        k2m_fail(m, K2_CORRUPT, "%.200s (%s is \"stop\"); see quarantine in the run directory", text, aside_names[what]);
     else if (max > 0 && m->aside[what] > max)
         k2m_fail(m, K2_LIMIT, "%.180s; it is number %llu (policy.max)", text, (ull)m->aside[what]);
     return !m->failing;
@@ -61,6 +61,12 @@ void k2m_aside_steps(k2m_core *m, bool pretrain, uint64_t step, uint64_t skipped
     (void)goes_on(m, K2M_ASIDE_NAN, known ? 0 : skipped, text);
 }
 
+/* "trajectory 5121", "held-out prompt 2" */
+static void name_of(uint64_t id, char out[40])
+{
+    snprintf(out, 40, "%s %llu", id & K2M_EVAL_BIT ? "held-out prompt" : "trajectory", (ull)(id & ~K2M_EVAL_BIT));
+}
+
 static k2m_action *put_aside(k2m_core *m, k2_quarantine_kind kind, uint64_t id, uint32_t deaths)
 {
     k2m_action *a = k2m_act(m, K2M_ACT_QUARANTINE);
@@ -72,8 +78,9 @@ static k2m_action *put_aside(k2m_core *m, k2_quarantine_kind kind, uint64_t id, 
 
 bool k2m_aside_reward(k2m_core *m, uint64_t id, const char *why)
 {
-    char text[K2M_TEXT_MAX];
-    snprintf(text, sizeof text, "the reward of trajectory %llu failed: %.200s", (ull)id, why);
+    char text[K2M_TEXT_MAX], name[40];
+    name_of(id, name);
+    snprintf(text, sizeof text, "the reward of %s failed: %.200s", name, why);
     snprintf(put_aside(m, K2_QUARANTINE_REWARD, id, 0)->text, K2M_TEXT_MAX, "%.300s", why);
     return id & K2M_EVAL_BIT || goes_on(m, K2M_ASIDE_REWARD, 1, text);
 }
@@ -197,11 +204,12 @@ static void condemn(k2m_core *m, uint64_t id, uint32_t deaths, uint64_t incarnat
     if (!eval && (!known || info.state == K2_REPLAY_DROPPED || info.step != 0)) return;
     uint64_t i = id & ~K2M_EVAL_BIT;
     bool scoring = eval ? i < m->eval_count && m->eval[i] == K2M_EVAL_ANSWERED : info.state == K2_REPLAY_FINISHED;
-    char text[K2M_TEXT_MAX], how[128] = "";
+    char text[K2M_TEXT_MAX], name[40], how[128] = "";
+    name_of(id, name);
     const k2m_exit *last = k2m_exits_find(&m->exits, incarnation);
     if (last) k2m_exit_how(last, how, sizeof how);
-    snprintf(text, sizeof text, "%s %llu ended %u worker processes in which it was alone, while it was %s; the last one %s",
-             eval ? "held-out prompt" : "trajectory", (ull)i, deaths, scoring ? "scored" : "generated", how);
+    snprintf(text, sizeof text, "%s ended %u worker processes in which it was alone, while it was %s; the last one %s", name,
+             deaths, scoring ? "scored" : "generated", how);
     k2m_log(m, K2_LOG_WARN, "poison: %s", text);
     k2m_action *a = put_aside(m, scoring ? K2_QUARANTINE_REWARD : K2_QUARANTINE_PROMPT, id, deaths);
     snprintf(a->text, sizeof a->text, "%.300s", text);
@@ -223,8 +231,9 @@ static void count_death(k2m_core *m, k2m_suspect *s, const k2m_lost *lost)
     *(lost->alone ? &s->alone : &s->company) += 1;
     k2m_record_deaths(m, s->id, s->company, s->alone);
     if (!lost->alone) return;
-    k2m_log(m, K2_LOG_WARN, "trajectory %llu was alone in a worker that died, %u of %u times", (ull)s->id, s->alone,
-            K2M_POISON_DEATHS);
+    char name[40];
+    name_of(s->id, name);
+    k2m_log(m, K2_LOG_WARN, "%s was alone in a worker that died, %u of %u times", name, s->alone, K2M_POISON_DEATHS);
     k2m_fleet_forgive(m, (uint32_t)lost->worker - 1); /* what is explained does not count as the worker's own restlessness */
     if (s->alone >= K2M_POISON_DEATHS) condemn(m, s->id, s->alone, lost->incarnation);
 }
@@ -242,6 +251,7 @@ static bool has_died(k2m_core *m, uint64_t incarnation)
 void k2m_suspect_lost(k2m_core *m, uint64_t id, const k2m_lost *list, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
+        if (list[i].worker < 1 || list[i].worker > m->worker_count) continue; /* the proxy knows engines that we do not */
         k2m_suspect *s = find_or_add(m, id);
         if (!s) return; /* no more can be suspected at once: it is asked again as if nothing had been */
         if (has_died(m, list[i].incarnation)) {

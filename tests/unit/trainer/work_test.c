@@ -369,12 +369,48 @@ static void test_bad_step_is_put_aside(void **state)
     }
 }
 
+/* The same in pretraining, where an entry keeps the sequences themselves: the corpus may be gone. */
+static void test_bad_pretraining_is_put_aside(void **state)
+{
+    (void)state;
+    for (uint32_t ranks = 1; ranks <= 2; ranks++) {
+        place p = place_make(ranks);
+        group g;
+        group_open(&g, &p, "fresh", 0);
+        pretrain(&g, 0, 2);
+        for (uint32_t r = 0; r < ranks; r++) {
+            k2i_learner *l = g.members[r].work.learner;
+            k2i_learner_params(l)[k2_model_layout_find(k2_model_layout_of(k2i_learner_model(l)), "lm_head.weight")->offset] =
+                3e38f;
+            k2i_learner_params_changed(l);
+        }
+        g.from = 2;
+        g.to = 4;
+        const k2i_result *r = order(&g, PRETRAIN_TO);
+        assert_ok(r);
+        assert_true(k2i_metrics_get(&r->metrics, "skipped") == 2);
+        group_close(&g);
+        for (int s = 2; s < 4; s++) {
+            char *dir = k2_asprintf("%s/quarantine/pretrain-%d", p.config.run_dir, s);
+            k2_quarantine_note note;
+            assert_int_equal(k2_quarantine_read(dir, &note, NULL), K2_OK);
+            assert_int_equal(repeat(dir, &note, s == 2), 0);
+            k2_free(dir);
+        }
+        fixture_dir_end(p.dir);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_ranks_do_not_matter), cmocka_unit_test(test_resume),
-        cmocka_unit_test(test_damaged_batch),       cmocka_unit_test(test_published_weights),
-        cmocka_unit_test(test_bad_starts),          cmocka_unit_test(test_bad_step_is_put_aside),
+        cmocka_unit_test(test_ranks_do_not_matter),
+        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_damaged_batch),
+        cmocka_unit_test(test_published_weights),
+        cmocka_unit_test(test_bad_starts),
+        cmocka_unit_test(test_bad_step_is_put_aside),
+        cmocka_unit_test(test_bad_pretraining_is_put_aside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
