@@ -38,6 +38,7 @@
 #define K2M_OUTBOX_RESERVE 64u          /* actions that are no request, no score, no log line, and not to a worker */
 #define K2M_STEP_WORKERS  256u          /* workers that one step starts, ends or commands, so that none takes long; the next go on */
 #define K2M_POISON_DEATHS 3u            /* processes that one trajectory ended while it was alone there: it is poison */
+#define K2M_POISON_KILLS  8u            /* the same by kill -9, of which an innocent one may meet some in a row */
 #define K2M_COMPANY_MAX   2u            /* engines lost under one among others, before it is asked for alone */
 #define K2M_LOST_MAX      4u            /* engines that an answer names as lost, or whose exits are awaited for one trajectory */
 #define K2M_VERDICT_NS    (2 * K2_NS_PER_S) /* from a broken connection to the exit of its process */
@@ -243,7 +244,8 @@ typedef enum k2m_held_for { K2M_HELD_NOT, K2M_HELD_ANSWER, K2M_HELD_SCORE } k2m_
 /* A trajectory (or evaluation request) under which processes have died; see poison.c. */
 typedef struct k2m_suspect {
     uint64_t id;
-    uint32_t company, alone;     /* deaths among others, and with nobody else there */
+    uint32_t company;            /* deaths among others */
+    uint32_t alone, killed;      /* with nobody else there: by a fault; by a signal that may have come from outside */
     k2m_held_for held;           /* until its turn comes to be alone */
     k2m_lost lost[K2M_LOST_MAX]; /* whose exits are awaited */
     uint32_t lost_count;
@@ -490,7 +492,7 @@ bool k2m_aside_reward(k2m_core *m, uint64_t id, const char *why); /* false: the 
 void k2m_suspect_lost(k2m_core *m, uint64_t id, const k2m_lost *list, uint32_t count);
 void k2m_suspect_exit(k2m_core *m, uint64_t incarnation); /* a rollout has ended by itself */
 void k2m_suspect_clear(k2m_core *m, uint64_t id);                          /* an answer or a score came */
-void k2m_suspect_set(k2m_core *m, uint64_t id, uint32_t company, uint32_t alone);
+void k2m_suspect_set(k2m_core *m, uint64_t id, uint32_t company, uint32_t alone, uint32_t killed);
 bool k2m_suspect_isolated(const k2m_core *m, uint64_t id); /* may only be asked for alone */
 bool k2m_suspect_poison(const k2m_core *m, uint64_t id);
 bool k2m_suspect_held(const k2m_core *m, uint64_t id);
@@ -501,7 +503,7 @@ uint32_t k2m_suspects_held(const k2m_core *m);
 uint64_t k2m_suspect_next(k2m_core *m, k2m_held_for *what);
 
 /* record.c */
-void k2m_record_deaths(k2m_core *m, uint64_t id, uint32_t company, uint32_t alone);
+void k2m_record_deaths(k2m_core *m, const k2m_suspect *s);
 void k2m_record_aside(k2m_core *m, k2m_aside what);
 void k2m_record_version(k2m_core *m, uint64_t version, k2_digest digest);
 void k2m_record_iteration(k2m_core *m);

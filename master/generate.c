@@ -361,8 +361,13 @@ void k2m_score_failed(k2m_core *m, const k2m_event *ev)
     if (m->phase != K2M_PHASE_GENERATE && m->phase != K2M_PHASE_EVAL) return;
     if (m->scores_inflight == 0 || ev->count == 0 || ((ev->ids[0] & K2M_EVAL_BIT) != 0) != (m->phase == K2M_PHASE_EVAL)) return;
     m->scores_inflight--;
+    k2m_lost lost[K2M_LOST_MAX] = {{0}};
+    for (uint32_t i = 0; i < ev->lost_count; i++) { /* its items are company for one another */
+        lost[i] = ev->lost[i];
+        lost[i].alone &= ev->count == 1;
+    }
     for (uint32_t i = 0; i < ev->count && !K2_PLANTED(SCORE_LOST); i++) {
-        k2m_suspect_lost(m, ev->ids[i], ev->lost, ev->lost_count);
+        k2m_suspect_lost(m, ev->ids[i], lost, ev->lost_count);
         if (awaits_score(m, ev->ids[i])) queue_score(m, ev->ids[i]);
     }
     k2m_log(m, K2_LOG_WARN, "a request for rewards failed and is made again: %.200s", ev->text);

@@ -12,7 +12,8 @@
  *                                                                    three times: poison ◄─────────────┘
  *
  * A connection may break without a death, and it is the exit of that very incarnation that makes a loss a death; it can come
- * behind the proxy's answer, and is waited for a while. Counts are in the journal: a new master goes on with them.
+ * behind the proxy's answer, and is waited for a while. A kill -9 may be an operator's: of those it takes many more than three.
+ * Counts are in the journal: a new master goes on with them.
  *
  * With a poisoned trajectory its whole group is dropped. All its members share the prompt that did it, and each would cost as
  * many processes; and a loss whose baseline is the group's mean would lean, were one sample missing because of what it said.
@@ -111,7 +112,17 @@ static void forget(k2m_core *m, k2m_suspect *s)
 
 static bool is_isolated(const k2m_suspect *s)
 {
-    return s->company >= K2M_COMPANY_MAX || s->alone > 0;
+    return s->company >= K2M_COMPANY_MAX || s->alone + s->killed > 0;
+}
+
+static bool is_poison(const k2m_suspect *s)
+{
+    return s->alone >= K2M_POISON_DEATHS || s->killed >= K2M_POISON_KILLS;
+}
+
+static bool has_deaths(const k2m_suspect *s)
+{
+    return s->company + s->alone + s->killed > 0;
 }
 
 bool k2m_suspect_isolated(const k2m_core *m, uint64_t id)
@@ -123,7 +134,7 @@ bool k2m_suspect_isolated(const k2m_core *m, uint64_t id)
 bool k2m_suspect_poison(const k2m_core *m, uint64_t id)
 {
     const k2m_suspect *s = find(m, id);
-    return s && s->alone >= K2M_POISON_DEATHS;
+    return s && is_poison(s);
 }
 
 bool k2m_suspect_held(const k2m_core *m, uint64_t id)
@@ -150,22 +161,21 @@ void k2m_suspects_release(k2m_core *m)
 void k2m_suspect_clear(k2m_core *m, uint64_t id)
 {
     k2m_suspect *s = find(m, id);
-    if (!s || s->alone >= K2M_POISON_DEATHS) return;
-    k2m_record_deaths(m, id, 0, 0);
+    if (!s || is_poison(s)) return;
+    s->company = s->alone = s->killed = 0;
+    k2m_record_deaths(m, s);
     forget(m, s);
 }
 
 /* From the journal. */
-void k2m_suspect_set(k2m_core *m, uint64_t id, uint32_t company, uint32_t alone)
+void k2m_suspect_set(k2m_core *m, uint64_t id, uint32_t company, uint32_t alone, uint32_t killed)
 {
-    k2m_suspect *s = company + alone > 0 ? find_or_add(m, id) : find(m, id);
+    k2m_suspect *s = find_or_add(m, id);
     if (!s) return;
-    if (company + alone == 0) {
-        forget(m, s);
-        return;
-    }
     s->company = company;
     s->alone = alone;
+    s->killed = killed;
+    if (!has_deaths(s)) forget(m, s);
 }
 
 /* ---- the verdict ------------------------------------------------------------------------------------------------------------
@@ -225,27 +235,30 @@ static void condemn(k2m_core *m, uint64_t id, uint32_t deaths, uint64_t incarnat
     m->progress_ns = m->now_ns;
 }
 
-/* One more death under it. s may be gone afterwards. */
-static void count_death(k2m_core *m, k2m_suspect *s, const k2m_lost *lost)
-{
-    *(lost->alone ? &s->alone : &s->company) += 1;
-    k2m_record_deaths(m, s->id, s->company, s->alone);
-    if (!lost->alone) return;
-    char name[40];
-    name_of(s->id, name);
-    k2m_log(m, K2_LOG_WARN, "%s was alone in a worker that died, %u of %u times", name, s->alone, K2M_POISON_DEATHS);
-    k2m_fleet_forgive(m, (uint32_t)lost->worker - 1); /* what is explained does not count as the worker's own restlessness */
-    if (s->alone >= K2M_POISON_DEATHS) condemn(m, s->id, s->alone, lost->incarnation);
-}
+typedef enum cause { CAUSE_NONE, CAUSE_FAULT, CAUSE_KILLED } cause;
 
-/* By itself: a process that the master or somebody else has ended did not die of what it was given. The kernel sends SIGKILL,
- * too, where there is no memory left, and counts it. */
-static bool has_died(k2m_core *m, uint64_t incarnation)
+/* By itself: a process that the master has ended did not die of what it was given. A SIGKILL may come from outside and have
+ * nothing to do with it, or be what a reward command does to its worker; one for want of memory is counted by the kernel. */
+static cause cause_of(k2m_core *m, uint64_t incarnation)
 {
     const k2m_exit *e = k2m_exits_find(&m->exits, incarnation);
-    if (!e || !e->over || e->expected || e->killed[0]) return false;
+    if (!e || !e->over || e->expected || e->killed[0]) return CAUSE_NONE;
     bool told = e->signal == SIGKILL || e->signal == SIGTERM || e->signal == SIGINT || e->signal == SIGHUP;
-    return !told || e->oom_kills > 0;
+    return told && e->oom_kills == 0 ? CAUSE_KILLED : CAUSE_FAULT;
+}
+
+/* One more death under it. s may be gone afterwards. */
+static void count_death(k2m_core *m, k2m_suspect *s, const k2m_lost *lost, cause c)
+{
+    char name[40];
+    *(!lost->alone ? &s->company : c == CAUSE_FAULT ? &s->alone : &s->killed) += 1;
+    k2m_record_deaths(m, s);
+    if (!lost->alone) return;
+    name_of(s->id, name);
+    k2m_log(m, K2_LOG_WARN, "%s was alone in a worker that died: %u of %u times by a fault, %u of %u by a kill", name, s->alone,
+            K2M_POISON_DEATHS, s->killed, K2M_POISON_KILLS);
+    k2m_fleet_forgive(m, (uint32_t)lost->worker - 1); /* what is explained does not count as the worker's own restlessness */
+    if (is_poison(s)) condemn(m, s->id, s->alone + s->killed, lost->incarnation);
 }
 
 void k2m_suspect_lost(k2m_core *m, uint64_t id, const k2m_lost *list, uint32_t count)
@@ -254,12 +267,13 @@ void k2m_suspect_lost(k2m_core *m, uint64_t id, const k2m_lost *list, uint32_t c
         if (list[i].worker < 1 || list[i].worker > m->worker_count) continue; /* the proxy knows engines that we do not */
         k2m_suspect *s = find_or_add(m, id);
         if (!s) return; /* no more can be suspected at once: it is asked again as if nothing had been */
-        if (has_died(m, list[i].incarnation)) {
-            count_death(m, s, &list[i]);
+        cause c = cause_of(m, list[i].incarnation);
+        if (c != CAUSE_NONE) {
+            count_death(m, s, &list[i], c);
         } else if (k2m_core_current(m, list[i].worker, list[i].incarnation) && s->lost_count < K2M_LOST_MAX) {
             s->lost[s->lost_count++] = list[i];
             s->lost_ns = m->now_ns;
-        } else if (s->company + s->alone + s->lost_count == 0) {
+        } else if (!has_deaths(s) && s->lost_count == 0) {
             forget(m, s);
         }
     }
@@ -267,14 +281,14 @@ void k2m_suspect_lost(k2m_core *m, uint64_t id, const k2m_lost *list, uint32_t c
 
 void k2m_suspect_exit(k2m_core *m, uint64_t incarnation)
 {
-    bool died = has_died(m, incarnation);
+    cause c = cause_of(m, incarnation);
     for (uint32_t i = 0; i < m->suspect_count; i++)
         for (uint32_t k = 0; k < m->suspects[i].lost_count; k++) {
             k2m_suspect *s = &m->suspects[i];
             k2m_lost lost = s->lost[k];
             if (lost.incarnation != incarnation) continue;
             s->lost[k] = s->lost[--s->lost_count];
-            if (died) count_death(m, s, &lost);
+            if (c != CAUSE_NONE) count_death(m, s, &lost, c);
             i = UINT32_MAX; /* the list may be another one now: from the beginning */
             break;
         }
@@ -291,7 +305,7 @@ static bool exits_awaited(k2m_core *m)
         k2m_suspect *s = &m->suspects[i];
         if (s->lost_count && m->now_ns - s->lost_ns >= K2M_VERDICT_NS) s->lost_count = 0;
         any |= s->lost_count > 0;
-        if (s->company + s->alone + s->lost_count == 0 && s->held == K2M_HELD_NOT) forget(m, s);
+        if (!has_deaths(s) && s->lost_count == 0 && s->held == K2M_HELD_NOT) forget(m, s);
     }
     return any;
 }

@@ -20,7 +20,7 @@ typedef struct rec_iteration {
 } rec_iteration;
 typedef struct rec_deaths {
     uint64_t id;
-    uint32_t company, alone;
+    uint32_t company, alone, killed, zero;
 } rec_deaths;
 typedef struct rec_aside {
     uint64_t what, count, step, pretrain;
@@ -101,9 +101,9 @@ void k2m_record_incarnations(k2m_core *m, uint64_t reserved)
     emit(m, K2M_REC_INCARNATIONS, &x, sizeof x);
 }
 
-void k2m_record_deaths(k2m_core *m, uint64_t id, uint32_t company, uint32_t alone)
+void k2m_record_deaths(k2m_core *m, const k2m_suspect *s)
 {
-    rec_deaths x = {.id = id, .company = company, .alone = alone};
+    rec_deaths x = {.id = s->id, .company = s->company, .alone = s->alone, .killed = s->killed};
     emit(m, K2M_REC_DEATHS, &x, sizeof x);
 }
 
@@ -116,9 +116,7 @@ void k2m_record_aside(k2m_core *m, k2m_aside what)
 /* What the records before the state said of deaths and of what was put aside. */
 static void record_misdeeds(k2m_core *m)
 {
-    for (uint32_t i = 0; i < m->suspect_count; i++)
-        if (m->suspects[i].company + m->suspects[i].alone > 0)
-            k2m_record_deaths(m, m->suspects[i].id, m->suspects[i].company, m->suspects[i].alone);
+    for (uint32_t i = 0; i < m->suspect_count; i++) k2m_record_deaths(m, &m->suspects[i]);
     for (int i = 0; i < K2M_ASIDE_COUNT; i++)
         if (m->aside[i] > 0) k2m_record_aside(m, (k2m_aside)i);
 }
@@ -199,7 +197,7 @@ k2_code k2m_core_apply(k2m_core *m, uint32_t type, const void *bytes, size_t len
         CASE(K2M_REC_STATE, rec_state, apply_state(m, &x))
         CASE(K2M_REC_VERSION, rec_version, set_digest(m, x.version, x.digest))
         CASE(K2M_REC_ITERATION, rec_iteration, m->iteration = x.iteration; m->finished = false)
-        CASE(K2M_REC_DEATHS, rec_deaths, k2m_suspect_set(m, x.id, x.company, x.alone))
+        CASE(K2M_REC_DEATHS, rec_deaths, k2m_suspect_set(m, x.id, x.company, x.alone, x.killed))
         CASE(K2M_REC_ASIDE, rec_aside, apply_aside(m, &x))
         CASE(K2M_REC_EVAL, rec_eval, set_eval(m, x.iteration, x.correct, x.total))
         CASE(K2M_REC_CHECKPOINT, rec_checkpoint,
