@@ -66,7 +66,7 @@ static bool read_request(const cJSON *o, const k2m_core *m, uint64_t now_ns, k2m
 
 bool k2m_proxy_list_read(const k2m_core *m, const char *body, size_t n, uint64_t now_ns, k2m_proxy_list *out)
 {
-    cJSON *root = cJSON_ParseWithLength(body, n);
+    cJSON *root = k2_json_fault(body, n, 8) ? NULL : cJSON_ParseWithLength(body, n);
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "requests");
     double running, queued;
     bool ok = cJSON_IsArray(list) && number(root, "running", 4e9, &running) && number(root, "queued", 4e9, &queued);
