@@ -81,7 +81,7 @@ static k2_code call_send(k2m_call *call, const char *path, const k2_buf *body,
 static void tell_failure(k2m_io *io, const k2m_call *c, k2_code code, const char *text)
 {
     k2m_event ev = {.type = K2M_EV_ANSWER_FAILED, .id = c->ids[0], .position = c->position, .code = code, .text = text};
-    if (c->scores) ev = (k2m_event){.type = K2M_EV_SCORE_FAILED, .ids = c->ids, .count = c->count, .text = text};
+    if (c->scores) ev = (k2m_event){.type = K2M_EV_SCORE_FAILED, .ids = c->ids, .count = c->count, .code = code, .text = text};
     ev.lost = c->lost;
     ev.lost_count = c->lost_count;
     k2m_io_event(io, &ev);
@@ -173,12 +173,18 @@ static k2_code take_answer(k2m_io *io, uint64_t id, uint32_t position, const cha
     return code;
 }
 
+/* Ours, or the proxy's own: it gives up what finds no engine in proxy.wait_ms with 503. */
+static bool passed_deadline(k2_code code, int status)
+{
+    return code == K2_TIMEOUT || (code == K2_OK && status == 503);
+}
+
 static void answered(void *arg, k2_code code, int status, const char *body, size_t n)
 {
     k2m_call c = *(k2m_call *)arg;
     call_free(arg);
     k2_error err = {0};
-    bool refused = false;
+    bool refused = false, late = passed_deadline(code, status);
     if (k2_loop_ending(c.io->loop)) return;
     if (code != K2_OK) {
         k2_error_set(&err, code, "the proxy: %.*s", (int)K2_MIN(n, 200u), body);
@@ -191,7 +197,7 @@ static void answered(void *arg, k2_code code, int status, const char *body, size
     } else {
         code = take_answer(c.io, c.ids[0], c.position, body, n, &err);
     }
-    if (code != K2_OK) tell_failure(c.io, &c, refused ? K2_BAD_INPUT : K2_PEER_REFUSED, err.text);
+    if (code != K2_OK) tell_failure(c.io, &c, refused ? K2_BAD_INPUT : late ? K2_TIMEOUT : K2_PEER_REFUSED, err.text);
 }
 
 /* Prompt and what is generated so far, as ids. */
@@ -333,7 +339,7 @@ static void scored(void *arg, k2_code code, int status, const char *body, size_t
     char text[K2M_TEXT_MAX];
     snprintf(text, sizeof text, "status %d: %.*s", status, (int)K2_MIN(n, 200u), body);
     if (code == K2_OK) s.lost_count = k2m_lost_parse(body, n, s.lost);
-    tell_failure(s.io, &s, K2_PEER_REFUSED, text);
+    tell_failure(s.io, &s, passed_deadline(code, status) ? K2_TIMEOUT : K2_PEER_REFUSED, text);
 }
 
 void k2m_call_score(k2m_io *io, const k2m_action *a)

@@ -474,6 +474,8 @@ static void done(k2m_core *m, const k2m_event *ev)
     k2m_worker *w = &m->workers[ev->worker];
     if (ev->msg->cmd != w->cmd || w->cmd_type == K2_MSG_NONE) return; /* an answer that came twice */
     k2_msg_type type = w->cmd_type;
+    if (ev->msg->done.code == K2_TIMEOUT)
+        k2m_late(m); /* a transfer's or a collective's: while the chain still has the command */
     w->cmd_type = K2_MSG_NONE;
     k2m_touch(m, w);
     m->progress_ns = m->now_ns;

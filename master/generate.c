@@ -255,13 +255,14 @@ void k2m_answer_failed(k2m_core *m, const k2m_event *ev)
 {
     k2_error err;
     k2_replay_info info;
-    if (ev->id & K2M_EVAL_BIT) {
-        uint64_t i = ev->id & ~K2M_EVAL_BIT;
-        if (!eval_awaited(m, ev->id)) return;
+    bool eval = (ev->id & K2M_EVAL_BIT) != 0;
+    if (eval ? !eval_awaited(m, ev->id) : !awaited(m, ev, &info)) return;
+    if (ev->code == K2_TIMEOUT) k2m_late(m); /* while the chain still has it */
+    if (eval) {
+        uint32_t i = (uint32_t)(ev->id & ~K2M_EVAL_BIT);
         m->eval[i] = K2M_EVAL_WAITING;
-        m->eval_next = K2_MIN(m->eval_next, (uint32_t)i);
+        m->eval_next = K2_MIN(m->eval_next, i);
     } else {
-        if (!awaited(m, ev, &info)) return;
         (void)k2_replay_requeue(m->replay, ev->id, &err);
     }
     m->inflight--;
@@ -293,13 +294,22 @@ static void count_unrewarded(k2m_core *m, const char *why)
         k2m_fail(m, K2_BAD_INPUT, "none of the last %u answers could be rewarded: %.200s", m->unrewarded, why);
 }
 
+/* Asked for again: perhaps the reward command's deadline has passed, which its engine's log tells more about. */
+static void score_again(k2m_core *m, const k2m_event *ev)
+{
+    k2m_log(m, K2_LOG_WARN, "%s %llu waits for its reward still, it is asked for again: %.200s",
+            ev->id & K2M_EVAL_BIT ? "held-out prompt" : "trajectory", (unsigned long long)(ev->id & ~K2M_EVAL_BIT),
+            ev->text ? ev->text : "");
+    m->retried++;
+    queue_score(m, ev->id);
+}
+
 static void eval_scored(k2m_core *m, const k2m_event *ev)
 {
     uint64_t i = ev->id & ~K2M_EVAL_BIT;
     if (m->phase != K2M_PHASE_EVAL || i >= m->eval_count || m->eval[i] != K2M_EVAL_ANSWERED) return;
     if (!ev->has_reward && count_try(m, ev->id) <= m->c.config->reward_retries) {
-        m->retried++;
-        queue_score(m, ev->id);
+        score_again(m, ev);
         return;
     }
     k2m_suspect_clear(m, ev->id);
@@ -337,8 +347,7 @@ void k2m_scored(k2m_core *m, const k2m_event *ev)
     }
     uint32_t tries = count_try(m, ev->id);
     if (tries <= m->c.config->reward_retries) {
-        m->retried++;
-        queue_score(m, ev->id);
+        score_again(m, ev);
         return;
     }
     char reason[K2_REPLAY_REASON_MAX];
@@ -360,6 +369,7 @@ void k2m_score_failed(k2m_core *m, const k2m_event *ev)
 {
     if (m->phase != K2M_PHASE_GENERATE && m->phase != K2M_PHASE_EVAL) return;
     if (m->scores_inflight == 0 || ev->count == 0 || ((ev->ids[0] & K2M_EVAL_BIT) != 0) != (m->phase == K2M_PHASE_EVAL)) return;
+    if (ev->code == K2_TIMEOUT) k2m_late(m);
     m->scores_inflight--;
     k2m_lost lost[K2M_LOST_MAX] = {{0}};
     for (uint32_t i = 0; i < ev->lost_count; i++) { /* its items are company for one another */

@@ -102,6 +102,10 @@ void k2m_core_waits(const k2m_core *m, uint64_t now_ns, k2m_waits *out);
 void k2m_wait_text(const k2m_waits *waits, uint32_t i, uint64_t now_ns, char *out, size_t n);
 /* A deadline has passed: the chain goes into the log. */
 void k2m_waits_log(k2m_core *m);
+/* The same where somebody else's deadline has passed (of a transfer, a collective, a request), which many may say at once: at most
+ * every K2M_LATE_NS. */
+#define K2M_LATE_NS (10 * K2_NS_PER_S)
+void k2m_late(k2m_core *m);
 
 /* ---- overview.c: how it goes -------------------------------------------------------------------------------------------------- */
 

@@ -449,3 +449,10 @@ void k2m_waits_log(k2m_core *m)
                 m->c.config->run_dir);
     k2m_stacks_ask(m, "a deadline has passed in phase %s", k2m_phase_name(m->phase));
 }
+
+void k2m_late(k2m_core *m)
+{
+    if (m->fleet.chain_logged_ns && m->now_ns < m->fleet.chain_logged_ns + K2M_LATE_NS) return;
+    m->fleet.chain_logged_ns = m->now_ns;
+    k2m_waits_log(m);
+}

@@ -211,11 +211,128 @@ static void deadline_is_logged(void **state)
     sim_fini(&s);
 }
 
+static uint64_t running(const k2m_core *m)
+{
+    uint64_t group;
+    uint32_t size;
+    for (uint32_t at = 0; k2_replay_group_next(m->replay, 0, &at, &group, &size);)
+        for (uint32_t k = 0; k < size; k++) {
+            k2_replay_info info;
+            if (k2_replay_find(m->replay, k2_replay_id(group, k), &info) == K2_OK && info.state == K2_REPLAY_RUNNING)
+                return info.id;
+        }
+    fail_msg("no trajectory runs");
+    return 0;
+}
+
+/* Lines of the chain that this event leaves in the log. */
+static uint32_t chain_lines(k2m_core *m, k2m_event ev)
+{
+    uint32_t lines = 0;
+    const k2m_outbox *out = k2m_core_step(m, &ev);
+    for (uint32_t i = 0; i < out->count; i++)
+        lines += out->list[i].type == K2M_ACT_LOG && strncmp(out->list[i].text, "wait ", 5) == 0;
+    return lines;
+}
+
+static void worker_due(k2m_core *m, k2m_worker *w)
+{
+    for (uint32_t i = 0; i < m->worker_count; i++) m->workers[i].lease_ns = UINT64_MAX;
+    k2m_touch(m, w);
+}
+
+/* Deadlines that the core keeps itself. */
+static void own_deadlines_are_logged(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 5; which++) {
+        sim s;
+        sim_init(&s, 8);
+        sim_start_master(&s);
+        until(&s, K2M_PHASE_GENERATE);
+        all_speak(&s);
+        k2m_core *m = s.core;
+        k2m_worker *w = &m->workers[m->first_rollout];
+        uint64_t late = m->now_ns + m->c.config->master_start_timeout_ms * K2_NS_PER_MS + K2_NS_PER_S;
+        worker_due(m, w);
+        if (which == 0) { /* the start */
+            w->state = K2M_STARTING;
+            w->start_ns = m->now_ns;
+            w->restarts_total = 1;
+        } else if (which == 1) { /* a command */
+            w->cmd_type = K2_MSG_PREPARE;
+            w->cmd_since_ns = m->now_ns;
+            w->cmd_deadline_ns = m->now_ns + 1;
+        } else if (which == 2) { /* a lease */
+            w->lease_ns = m->now_ns + 1;
+        } else if (which == 3) { /* nothing moves */
+            late = m->now_ns + m->c.config->master_step_timeout_ms * K2_NS_PER_MS;
+        } else { /* the end */
+            (void)chain_lines(m, (k2m_event){.type = K2M_EV_FAULT, .now_ns = m->now_ns, .code = K2_IO, .text = "test"});
+            late = m->now_ns + K2M_STOP_NS;
+        }
+        k2m_touch(m, w);
+        if (chain_lines(m, (k2m_event){.type = K2M_EV_TICK, .now_ns = late}) < 2) fail_msg("deadline %d is not logged", which);
+        sim_fini(&s);
+    }
+}
+
+/* Deadlines of others, which the core hears of: of transfers and collectives with DONE, of requests with their failure. */
+static void others_deadlines_are_logged(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 4; which++)
+        for (int passed = 0; passed < 2; passed++) {
+            sim s;
+            sim_init(&s, 8);
+            sim_start_master(&s);
+            until(&s, K2M_PHASE_GENERATE);
+            all_speak(&s);
+            k2m_core *m = s.core;
+            m->fleet.chain_logged_ns = 0;
+            uint64_t id = running(m);
+            k2_replay_info info;
+            assert_int_equal(k2_replay_find(m->replay, id, &info), K2_OK);
+            k2m_worker *w = &m->workers[m->first_rollout];
+            k2_msg done = {.type = K2_MSG_DONE, .cmd = w->cmd, .done = {.code = passed ? K2_TIMEOUT : K2_IO, .text = "test"}};
+            k2m_event ev = {.now_ns = m->now_ns, .code = passed ? K2_TIMEOUT : K2_PEER_REFUSED, .text = "test"};
+            if (which == 0) {
+                ev.type = K2M_EV_DONE;
+                ev.worker = m->first_rollout;
+                ev.msg = &done;
+                w->cmd_type = K2_MSG_PREPARE;
+                k2m_touch(m, w);
+            } else if (which == 1) {
+                ev.type = K2M_EV_ANSWER_FAILED;
+                ev.id = id;
+                ev.position = info.generated;
+            } else if (which == 2) {
+                ev.type = K2M_EV_SCORE_FAILED;
+                ev.ids = &id;
+                ev.count = 1;
+                m->scores_inflight = 1;
+            } else { /* often: once is enough */
+                m->fleet.chain_logged_ns = m->now_ns;
+                ev.type = K2M_EV_ANSWER_FAILED;
+                ev.id = id;
+                ev.position = info.generated;
+            }
+            uint32_t lines = chain_lines(m, ev);
+            if ((lines >= 2) != (passed && which < 3)) fail_msg("event %d, passed %d: %u lines", which, passed, lines);
+            sim_fini(&s);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(named_in_every_phase), cmocka_unit_test(chain_of_generation), cmocka_unit_test(gone_and_late),
-        cmocka_unit_test(many_workers),         cmocka_unit_test(deadline_is_logged),
+        cmocka_unit_test(named_in_every_phase),
+        cmocka_unit_test(chain_of_generation),
+        cmocka_unit_test(gone_and_late),
+        cmocka_unit_test(many_workers),
+        cmocka_unit_test(deadline_is_logged),
+        cmocka_unit_test(own_deadlines_are_logged),
+        cmocka_unit_test(others_deadlines_are_logged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
