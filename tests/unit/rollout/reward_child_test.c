@@ -33,6 +33,7 @@ static const char *const script = "while read -r line; do\n"
 typedef struct bench {
     k2_loop *loop;
     k2i_rewarder *r;
+    k2_log *log;
     char dir[32];
     int done, want;
 } bench;
@@ -53,7 +54,8 @@ static void setup(bench *b, uint64_t timeout_ms)
     const char *const argv[] = {"sh", path, b->dir};
     c->reward_command.count = 3;
     for (int i = 0; i < 3; i++) strcpy(c->reward_command.item[i], argv[i]);
-    b->r = k2i_rewarder_new(b->loop, c, NULL);
+    b->log = k2_log_open("/dev/null", "rollout", 0, K2_LOG_INFO, NULL);
+    b->r = k2i_rewarder_new(b->loop, c, b->log);
     k2_free(c);
 }
 
@@ -61,6 +63,7 @@ static void teardown(bench *b)
 {
     k2i_rewarder_free(b->r);
     k2_loop_free(b->loop);
+    k2_log_close(b->log);
     assert_int_equal(k2_dir_remove(b->dir, NULL), K2_OK);
 }
 
@@ -165,8 +168,17 @@ static void test_hang_is_killed(void **state)
     setup(&b, 300);
     const char *texts[] = {"hang"};
     k2i_score_batch batch;
+    k2i_rewarder_state s;
+    k2_buf lines;
     make(&batch, texts, 1, 1);
     run(&b, &batch);
+    k2i_rewarder_state_get(b.r, &s);
+    assert_true(!s.busy && s.waiting == 0);
+    k2_buf_init(&lines, 1 << 20);
+    k2_log_tail(b.log, &lines); /* who was waited for, and which process */
+    assert_non_null(strstr(lines.data, "wait: deadline passed: trajectory 1 for its reward: the reward command pid="));
+    assert_null(strstr(lines.data, "for its reward: the reward command pid=0"));
+    k2_buf_fini(&lines);
     assert_false(batch.scores[0].ok);
     assert_string_equal(batch.scores[0].detail, "the reward command gave no answer within 300 ms");
     k2i_score_batch_fini(&batch);
