@@ -195,6 +195,26 @@ static void refused(sim *s, const sim_event *e)
     no->id = e->id;
 }
 
+/* A request comes in whose connection will break. */
+static void break_connection(sim *s, const sim_proc *p, const sim_event *e)
+{
+    if (e->kind == SIM_UPSTREAM && sim_fault(s, SIM_BREAK_STREAM, p->worker)) {
+        sim_event *no = sim_at(s, SIM_BROKEN, 20 * sim_latency_us(s, p->worker));
+        no->proc = e->peer;
+        no->attempt = e->attempt;
+    }
+    if (e->kind == SIM_CALL && sim_fault(s, SIM_BREAK_CALL, p->worker)) {
+        uint64_t us = 10 * sim_latency_us(s, p->worker);
+        sim_event *no = sim_at(s, SIM_CALL_END, us);
+        no->proc = p->serial;
+        no->attempt = e->attempt;
+        no = sim_at(s, SIM_ANSWER, us);
+        no->life = s->life;
+        no->attempt = e->attempt;
+        no->id = e->id;
+    }
+}
+
 static void to_process(sim *s, sim_event *e)
 {
     sim_proc *p = sim_proc_find(s, e->proc);
@@ -211,21 +231,7 @@ static void to_process(sim *s, sim_event *e)
         e->msg = (k2_msg){0};
         return;
     }
-    if (e->kind == SIM_UPSTREAM && sim_fault(s, SIM_BREAK_STREAM, p->worker)) {
-        sim_event *no = sim_at(s, SIM_BROKEN, 20 * sim_latency_us(s, p->worker));
-        no->proc = e->peer;
-        no->attempt = e->attempt;
-    }
-    if (e->kind == SIM_CALL && sim_fault(s, SIM_BREAK_CALL, p->worker)) {
-        uint64_t us = 10 * sim_latency_us(s, p->worker), attempt = e->attempt, id = e->id;
-        sim_event *no = sim_at(s, SIM_CALL_END, us);
-        no->proc = p->serial;
-        no->attempt = attempt;
-        no = sim_at(s, SIM_ANSWER, us);
-        no->life = s->life;
-        no->attempt = attempt;
-        no->id = id;
-    }
+    break_connection(s, p, e);
     switch (e->kind) {
     case SIM_HELLO: hello(s, p); break;
     case SIM_BEAT:

@@ -36,7 +36,7 @@
 #define SIM_QUEUE       8u
 #define SIM_TICK_US     20000u
 #define SIM_TICKS       1500u /* a run must have ended so many ticks after its faults stopped */
-#define SIM_ILL_TICKS   3000u /* and so many later where prompts end their engines: each has up to a dozen lives of theirs, 3 s apart */
+#define SIM_ILL_TICKS   3000u /* and so many more where prompts end their engines: a dozen lives, each 3 s after another */
 #define SIM_EVAL        6u    /* held-out prompts */
 
 typedef struct sim sim;

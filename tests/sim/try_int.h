@@ -1,5 +1,5 @@
-/* try - seeds run in a child process, so that an assertion of a core that fails is a result like any other: the child leaves what
- * it did in memory that both share. */
+/* try - seeds run in a child process, so that an assertion of a core that fails is a result like any other: the child leaves
+ * what it did in memory that both share. */
 #ifndef K2_TESTS_SIM_TRY_INT_H
 #define K2_TESTS_SIM_TRY_INT_H
 
@@ -19,7 +19,7 @@ typedef struct sim_job {
     const sim_hit *script;   /* not NULL: the faults of each seed */
     size_t script_count;
     bool trace;              /* the master's log on stdout */
-    bool every_step;         /* of each seed's configuration: one run for each step of the master's core, in which it dies there */
+    bool every_step;         /* instead: one run for each step of the master's core, in which it dies there */
 } sim_job;
 
 /* What both processes see. */

@@ -103,34 +103,35 @@ static void fill(k2_digest model)
 
 static known *model_of(k2_digest model);
 
+static const k2_dims dims = {.vocab_size = SIM_VOCAB,
+                             .hidden_size = 16,
+                             .num_hidden_layers = 2,
+                             .num_attention_heads = 2,
+                             .q_lora_rank = 8,
+                             .kv_lora_rank = 8,
+                             .qk_nope_head_dim = 8,
+                             .qk_rope_head_dim = 8,
+                             .v_head_dim = 8,
+                             .intermediate_size = 16,
+                             .moe_intermediate_size = 8,
+                             .n_routed_experts = 2,
+                             .n_shared_experts = 1,
+                             .num_experts_per_tok = 1,
+                             .n_group = 1,
+                             .topk_group = 1,
+                             .first_k_dense_replace = 1,
+                             .moe_layer_freq = 1,
+                             .routed_scaling_factor = 1,
+                             .max_position_embeddings = 64,
+                             .rope_theta = 10000,
+                             .rms_norm_eps = 1e-6,
+                             .initializer_range = 0.02,
+                             .bos_token_id = -1,
+                             .eos_token_id = -1};
+
 static void begin(void)
 {
     if (engine) return;
-    const k2_dims dims = {.vocab_size = SIM_VOCAB,
-                          .hidden_size = 16,
-                          .num_hidden_layers = 2,
-                          .num_attention_heads = 2,
-                          .q_lora_rank = 8,
-                          .kv_lora_rank = 8,
-                          .qk_nope_head_dim = 8,
-                          .qk_rope_head_dim = 8,
-                          .v_head_dim = 8,
-                          .intermediate_size = 16,
-                          .moe_intermediate_size = 8,
-                          .n_routed_experts = 2,
-                          .n_shared_experts = 1,
-                          .num_experts_per_tok = 1,
-                          .n_group = 1,
-                          .topk_group = 1,
-                          .first_k_dense_replace = 1,
-                          .moe_layer_freq = 1,
-                          .routed_scaling_factor = 1,
-                          .max_position_embeddings = 64,
-                          .rope_theta = 10000,
-                          .rms_norm_eps = 1e-6,
-                          .initializer_range = 0.02,
-                          .bos_token_id = -1,
-                          .eos_token_id = -1};
     k2_error err = {0};
     built_in = k2_xfer_builtin()[0];
     K2_ASSERT(strcmp(built_in->name, "self") == 0);
