@@ -15,7 +15,7 @@
  * whose patience ends next. An event costs O(log of the greater of engines and requests); a new gate, and a table that begins
  * anew, cost one look at every engine.
  *
- * memory   about 520 bytes an engine and 200 a request, besides 256 KiB for groups; bench: scale
+ * memory   about 520 bytes a slot of an engine and 300 a request, besides 256 KiB for groups; bench: scale
  */
 #ifndef K2_PROXY_PROXY_CORE_INT_H
 #define K2_PROXY_PROXY_CORE_INT_H

@@ -14,6 +14,7 @@
 #include <strings.h>
 
 #define SWEEP_NS     (20 * K2_NS_PER_MS)
+#define HOSTS_EVERY  10u   /* sweeps between two looks at all hosts: nothing there is urgent, and there may be 10,000 */
 #define HOST_BUCKETS 8192u /* 10,000 engines in short chains */
 
 typedef struct line line;
@@ -61,7 +62,7 @@ struct k2_http_client {
     k2_http_client_config config;
     host *buckets[HOST_BUCKETS];
     k2_http_call *calls, *sweep_next; /* sweep_next: where the sweep goes on, moved along when that call ends */
-    uint32_t waiting, line_count;
+    uint32_t waiting, line_count, sweeps;
     k2_timer *sweep;
     bool closed;
     k2_buf scratch;
@@ -385,16 +386,9 @@ static void call_late(k2_http_call *call)
     call_done(call, K2_TIMEOUT, text);
 }
 
-static void sweep(void *arg)
+/* Lines that nobody took for a while, and hosts that nobody asks any more: engines come and go at new ports. */
+static void sweep_hosts(k2_http_client *c, uint64_t now)
 {
-    k2_http_client *c = arg;
-    uint64_t now = now_ns(c);
-    for (k2_http_call *call = c->calls; call; call = c->sweep_next) {
-        c->sweep_next = call->next;
-        if (now < call->deadline_ns || call->paused) continue;
-        call_late(call);
-        if (c->closed) return; /* by a callback; the lines that are closing keep c alive until later */
-    }
     for (size_t b = 0; b < HOST_BUCKETS; b++)
         for (host **at = &c->buckets[b]; *at;) {
             host *h = *at;
@@ -406,9 +400,22 @@ static void sweep(void *arg)
                 at = &h->next;
                 continue;
             }
-            *at = h->next; /* engines come and go at new ports: their hosts must not pile up */
+            *at = h->next;
             k2_free(h);
         }
+}
+
+static void sweep(void *arg)
+{
+    k2_http_client *c = arg;
+    uint64_t now = now_ns(c);
+    for (k2_http_call *call = c->calls; call; call = c->sweep_next) {
+        c->sweep_next = call->next;
+        if (now < call->deadline_ns || call->paused) continue;
+        call_late(call);
+        if (c->closed) return; /* by a callback; the lines that are closing keep c alive until later */
+    }
+    if (c->sweeps++ % HOSTS_EVERY == 0) sweep_hosts(c, now);
 }
 
 /* ---- public ------------------------------------------------------------------------------------------------------ */

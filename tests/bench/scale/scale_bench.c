@@ -83,6 +83,31 @@ static uint32_t measure(uint32_t engines, figure *out)
     return n;
 }
 
+/* What a heartbeat costs besides the core's part: a POLL is read and a NOP is written, whatever the fleet. */
+static double wire_ns(void)
+{
+    const k2_wire_metric gauges[] = {{"running", 3}, {"queued", 0}, {"tokens_per_s", 1234.5}, {"cache_tokens", 4096}};
+    const k2_msg poll = {.type = K2_MSG_POLL, .worker = 7, .incarnation = 8, .seq = 9, .poll = {"serving", {gauges, 4}}};
+    const k2_msg nop = {.type = K2_MSG_NOP, .worker = 7, .incarnation = 8, .seq = 9};
+    k2_buf in, out;
+    k2_buf_init(&in, 4096);
+    k2_buf_init(&out, 4096);
+    K2_ASSERT(k2_wire_encode(&poll, &in, NULL) == K2_OK);
+    uint64_t from = cluster_cpu_ns();
+    enum { TIMES = 20000 };
+    for (int i = 0; i < TIMES; i++) {
+        k2_msg m;
+        K2_ASSERT(k2_wire_decode(in.data, in.len, &m, NULL) == K2_OK);
+        k2_msg_free(&m);
+        k2_buf_clear(&out);
+        K2_ASSERT(k2_wire_encode(&nop, &out, NULL) == K2_OK);
+    }
+    double ns = (double)(cluster_cpu_ns() - from) / TIMES;
+    k2_buf_fini(&in);
+    k2_buf_fini(&out);
+    return ns;
+}
+
 /* What one worker more costs, by part; the cores' share is held by scale_test. */
 static void print_memory(const figure *small, const figure *large, uint32_t n, double workers)
 {
@@ -115,6 +140,7 @@ int main(void)
             printf("scale_%s_%u,%.1f,%s,%.2f,10 engines\n", x->name, fleets[f], x->value, x->unit,
                    least->value > 0 ? x->value / least->value : 0);
         }
+    printf("scale_wire_heartbeat,%.0f,ns,,\n", wire_ns());
     print_memory(figures[2], figures[3], n, fleets[3] - fleets[2]);
     return 0;
 }

@@ -465,6 +465,35 @@ static void final_failure_is_not_retried(void **state)
     assert_int_equal(first(K2I_PX_FAIL)->status, 502);
 }
 
+/* A page says what has changed; who is not in it stays as it is. A table that begins anew is all there is. */
+static void a_page_changes_what_it_names(void **state)
+{
+    (void)state;
+    engines((en[]){{.id = 1, .digest = A}, {.id = 2, .digest = A}, {.id = 3, .digest = A}}, 3);
+    uint32_t r = ask(1, 1);
+    assert_int_equal(sent_to(r), 1);
+    const k2i_px_entry page[] = {{.id = 2, .gone = true, .url = ""},
+                                 {.id = 9, .gone = true, .url = ""}, /* never known */
+                                 {.id = 3, .url = "http://e", .digest = B, .ready = true},
+                                 {.id = 4, .url = "http://e", .digest = B, .ready = true}};
+    step((k2i_px_event){.kind = K2I_PX_ENGINES, .engines = {page, 4, .page = true}});
+    assert_int_equal(slot_of(2), K2I_PX_NONE);
+    assert_int_equal(slot_of(9), K2I_PX_NONE);
+    assert_true(k2_digest_equal(k2i_px_engine_at(core, slot_of(1))->digest, A));
+    assert_true(k2_digest_equal(k2i_px_engine_at(core, slot_of(3))->digest, B));
+    assert_int_not_equal(slot_of(4), K2I_PX_NONE);
+    assert_int_equal(k2i_px_engine_at(core, slot_of(1))->requests, 1);
+    const k2i_px_entry again[] = {{.id = 1, .incarnation = 5, .url = "http://e", .digest = B, .ready = true}};
+    step((k2i_px_event){.kind = K2I_PX_ENGINES, .engines = {again, 1, .page = true}});
+    assert_int_equal(k2i_px_engine_at(core, slot_of(1))->incarnation, 5);
+    assert_int_not_equal(sent_to(r), -1); /* its engine is gone, it was sent again */
+    step((k2i_px_event){.kind = K2I_PX_ENGINES, .engines = {again, 1}});
+    k2i_px_stats s;
+    k2i_px_stats_get(core, &s);
+    assert_int_equal(s.engines, 1);
+    assert_int_equal(s.engines_dropped, 0);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -487,6 +516,7 @@ int main(void)
                                        CASE(draining_engine_finishes_and_gets_nothing),
                                        CASE(new_incarnation_is_another_engine),
                                        CASE(engine_that_leaves_during_a_probe_keeps_its_slot),
+                                       CASE(a_page_changes_what_it_names),
                                        CASE(joining_engine_shows_its_health_first),
                                        CASE(final_failure_is_not_retried)};
     return cmocka_run_group_tests(tests, NULL, NULL);
