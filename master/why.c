@@ -10,7 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define ANSWER_NS (3 * K2_NS_PER_S) /* the master answers after half a second; a stopped one never */
+#define LOOK_NS   (100 * K2_NS_PER_MS) /* between two looks whether the master has been stopped meanwhile */
+#define ANSWER_NS (3 * K2_NS_PER_S)    /* the master answers after half a second; a stopped one never */
 
 static const char help[] =
     "usage: k2rl why [RUN_DIR | --master URL] [--json]\n"
@@ -29,6 +30,7 @@ typedef struct why {
     const char *dir, *url;   /* dir NULL with --master */
     char host[K2M_HOST_MAX]; /* this one */
     bool json;
+    uint64_t pid; /* of the master; 0 = not known */
     k2_loop *loop;
     k2_code code;
     bool answered;
@@ -107,6 +109,16 @@ static void on_reply(void *arg, k2_code code, const k2_msg *reply)
     k2_loop_stop(y->loop);
 }
 
+/* It may have been stopped after it was looked at, or just before: a process that is busy in the kernel stops a little later.
+ */
+static void look_again(void *arg)
+{
+    why *y = arg;
+    if (k2m_process_state(y->pid) != 'T') return;
+    y->code = K2_TIMEOUT;
+    k2_loop_stop(y->loop);
+}
+
 static k2_code ask(why *y, const char *url, k2_error *err)
 {
     y->loop = k2_loop_new();
@@ -114,7 +126,9 @@ static k2_code ask(why *y, const char *url, k2_error *err)
     k2_code code = client ? K2_OK : err->code;
     if (client) {
         code = k2_net_request(client, &(k2_msg){.type = K2_MSG_WHY}, ANSWER_NS, on_reply, y);
+        k2_timer *again = k2_timer_start(y->loop, LOOK_NS, LOOK_NS, look_again, y);
         if (code == K2_OK) k2_loop_run(y->loop);
+        k2_timer_stop(again);
         if (code == K2_OK) code = y->code;
         if (code != K2_OK) k2_error_set(err, code, "%s: the master does not answer: %s", url, k2_code_text(code));
         k2_net_client_close(client);
@@ -159,6 +173,7 @@ static k2_code look(why *y, k2_error *err)
     if (run.held && k2m_process_state(run.pid) == 'T') {
         blame_master(y, run.pid, 0, true);
     } else if (run.held) {
+        y->pid = run.pid;
         code = ask(y, run.url, err);
         char state = k2m_process_state(run.pid); /* 0: it has ended meanwhile */
         if (code == K2_TIMEOUT && state != 0) {
