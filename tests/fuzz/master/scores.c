@@ -1,5 +1,5 @@
-/* What the proxy answers to the master: scores, where those of the trajectories 7 and 2^53 + 1 were asked for, and its list of
- * requests. */
+/* What the proxy answers to the master: engines lost under a request; scores, where those of the trajectories 7 and 2^53 + 1
+ * were asked for; its list of requests. */
 #include <math.h>
 #include <string.h>
 
