@@ -63,6 +63,34 @@ goes_on later
 umount "$SCRATCH/full"
 echo "full in the middle: ended, then the same weights"
 
+# Full just for checkpoints; then just for what is only reported, which costs the run nothing but a line in its log - if that has room.
+mkdir "$SCRATCH/checks" "$SCRATCH/small_disk"
+mount -t tmpfs -o size=300k tmpfs "$SCRATCH/small_disk"
+ln -s "$SCRATCH/small_disk" "$SCRATCH/checks/checkpoints"
+refused checks 1 'small_disk|checkpoints/.*No space left on device'
+mount -o remount,size=64m "$SCRATCH/small_disk"
+goes_on checks
+umount "$SCRATCH/small_disk"
+for what in metrics.jsonl tensorboard logs; do
+  dir=$SCRATCH/no_$what
+  mkdir "$dir"
+  case $what in
+    metrics.jsonl) ln -s /dev/full "$dir/$what" ;;
+    tensorboard)
+      mount -t tmpfs -o size=4k tmpfs "$SCRATCH/small_disk"
+      ln -s "$SCRATCH/small_disk" "$dir/$what"
+      ;;
+    logs)
+      mkdir "$dir/logs"
+      for name in master-0 trainer-0 rollout-0 proxy-0; do ln -s /dev/full "$dir/logs/$name.log"; done
+      ;;
+  esac
+  goes_on "no_$what"
+  [ "$what" = logs ] || grep -q "No space left on device; the run goes on" "$dir/logs/master-0.log" || fail "the log does not tell of $what"
+done
+umount "$SCRATCH/small_disk"
+echo "full for checkpoints: ended, then the same weights; full for reports: the same weights"
+
 # A journal cut in the middle, one that is empty, one that is gone: never taken for a new run.
 rm "$SCRATCH/later"
 for what in cut empty gone; do
@@ -79,3 +107,34 @@ for what in cut empty gone; do
   goes_on "$what"
 done
 echo "a damaged journal: refused, then the same weights"
+
+# Of a run that was killed: cut at every step of its last pages' bytes. Each start either says what is missing, or goes on.
+start killed
+await "iteration 3 of killed" "grep -q '\"iteration\": *3' $SCRATCH/killed/metrics.jsonl"
+kill -9 "$master"
+wait "$wrapper_of" 2>/dev/null || true
+size=$(stat -c %s "$SCRATCH/killed/journal/data.mdb")
+took=0 said=0
+for cut in 1 7 8 100 512 2048 4095 4096 4097 8191 12289 20480; do
+  name=cut_$cut
+  cp -r "$SCRATCH/killed" "$SCRATCH/$name"
+  truncate -s $((size - cut)) "$SCRATCH/$name/journal/data.mdb"
+  rc=0
+  timeout 120 "$K2RL" master --cfg "$SCRATCH/small.json" --run-dir "$SCRATCH/$name" --json >"$SCRATCH/out.txt" 2>"$SCRATCH/one.err" || rc=$?
+  case $rc in
+    0)
+      took=$((took + 1)) # nothing that is in use was cut
+      same "$(json "$(tail -n 1 "$SCRATCH/out.txt")" weights_digest)" "$want" "weights_digest after $cut bytes were cut from the journal"
+      ;;
+    2)
+      said=$((said + 1))
+      same "$(wc -l <"$SCRATCH/one.err")" 1 "lines on stderr after $cut bytes were cut"
+      grep -qE "data.mdb was cut: it has $((size - cut)) bytes, [0-9]+ are in use" "$SCRATCH/one.err" || fail "it says '$(cat "$SCRATCH/one.err")'"
+      cp "$SCRATCH/killed/journal/data.mdb" "$SCRATCH/$name/journal/"
+      goes_on "$name"
+      ;;
+    *) fail "status $rc after $cut bytes were cut: $(cat "$SCRATCH/one.err")" ;;
+  esac
+  rm -rf "$SCRATCH/$name"
+done
+echo "a journal cut at its end: $took went on, $said were refused and then went on, all to the same weights"
