@@ -398,7 +398,8 @@ static void barrier_failed(k2m_core *m)
     m->trainers_ready = false;
     m->published = false;
     if (++m->batch_fails > 3) {
-        k2m_fail(m, K2_INTERNAL, "the trainers failed four times in a row in phase %s", k2m_phase_name(m->phase));
+        k2m_fail(m, K2_INTERNAL, "the trainers failed four times in a row in phase %s: %s", k2m_phase_name(m->phase),
+                 m->failure);
         return;
     }
     k2m_log(m, K2_LOG_WARN, "trainers go back to the last checkpoint; it was phase %s", k2m_phase_name(m->phase));
@@ -434,6 +435,7 @@ static void trainer_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_
     w->barrier = false;
     if (d->code != K2_OK && type != K2_MSG_STOP) {
         k2m_log(m, K2_LOG_ERROR, "%s: %s failed: %.200s", name, k2_msg_name(type), d->text);
+        snprintf(m->failure, sizeof m->failure, "%.20s: %.120s", name, d->text);
         if (hopeless(type, (k2_code)d->code)) {
             k2m_fail(m, (k2_code)d->code, "%s: %.250s", name, d->text);
             return;

@@ -104,6 +104,27 @@ static k2_code readers_reserve(const store *s, k2_error *err)
     return code;
 }
 
+/* LMDB's own list of free pages, which only a writer reads: for each transaction a count and as many page numbers, falling. */
+static bool free_list_readable(MDB_txn *txn)
+{
+    MDB_cursor *cursor;
+    MDB_val key, value;
+    if (mdb_cursor_open(txn, 0, &cursor) != 0) return false;
+    int rc;
+    while ((rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) == 0) {
+        size_t n = value.mv_size / sizeof(size_t), before = SIZE_MAX, id = 0;
+        if (n > 0) memcpy(&id, value.mv_data, sizeof id);
+        if (value.mv_size % sizeof id != 0 || n == 0 || id > n - 1) rc = MDB_CORRUPTED;
+        for (size_t i = 1, count = id; i <= count && rc == 0; i++, before = id) {
+            memcpy(&id, (const char *)value.mv_data + i * sizeof id, sizeof id);
+            if (id == 0 || id >= before) rc = MDB_CORRUPTED;
+        }
+        if (rc != 0) break;
+    }
+    mdb_cursor_close(cursor);
+    return rc == MDB_NOTFOUND;
+}
+
 /* Both tables, the meta record and every record by number, each looked up from the root: that way LMDB checks the kind of each
  * page it meets. Nothing is made. */
 static bool readable(store *s)
@@ -128,6 +149,7 @@ static bool readable(store *s)
         ok = ok && k2i_record_check(s->dir, seq, copy.data, copy.len, &record, NULL) == K2_OK;
     }
     k2_buf_fini(&copy);
+    ok = ok && free_list_readable(txn);
     mdb_txn_abort(txn);
     return ok;
 }

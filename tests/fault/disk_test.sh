@@ -63,6 +63,21 @@ goes_on later
 umount "$SCRATCH/full"
 echo "full in the middle: ended, then the same weights"
 
+# Read-only in the middle: what every call says when the file system has given up.
+mkdir "$SCRATCH/worn"
+readonly=$(dirname "$K2RL")/k2_readonly.so
+LD_PRELOAD=$readonly K2_READONLY=$SCRATCH/worn/readonly start worn
+await "iteration 2 of worn" "grep -q '\"iteration\": *2' $SCRATCH/worn/metrics.jsonl"
+touch "$SCRATCH/worn/readonly"
+rc=0
+wait "$wrapper_of" || rc=$?
+same "$rc" 1 "status of the run whose disk became read-only"
+same "$(wc -l <"$SCRATCH/worn.err")" 1 "lines on stderr of the run whose disk became read-only"
+grep -q 'Read-only file system' "$SCRATCH/worn.err" || fail "it does not say so: $(cat "$SCRATCH/worn.err")"
+rm "$SCRATCH/worn/readonly"
+goes_on worn
+echo "read-only in the middle: ended, then the same weights"
+
 # Full just for checkpoints; then just for what is only reported, which costs the run nothing but a line in its log - if that has room.
 mkdir "$SCRATCH/checks" "$SCRATCH/small_disk"
 mount -t tmpfs -o size=300k tmpfs "$SCRATCH/small_disk"
