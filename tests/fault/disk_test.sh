@@ -123,14 +123,14 @@ for what in cut empty gone; do
 done
 echo "a damaged journal: refused, then the same weights"
 
-# Of a run that was killed: cut at every step of its last pages' bytes. Each start either says what is missing, or goes on.
+# Of a run that was killed: cut at its end, within a page and over several. Each start either says what is missing, or goes on.
 start killed
 await "iteration 3 of killed" "grep -q '\"iteration\": *3' $SCRATCH/killed/metrics.jsonl"
 kill -9 "$master"
 wait "$wrapper_of" 2>/dev/null || true
 size=$(stat -c %s "$SCRATCH/killed/journal/data.mdb")
 took=0 said=0
-for cut in 1 7 8 100 512 2048 4095 4096 4097 8191 12289 20480; do
+for cut in 1 100 4096 4097 8191 12289; do
   name=cut_$cut
   cp -r "$SCRATCH/killed" "$SCRATCH/$name"
   truncate -s $((size - cut)) "$SCRATCH/$name/journal/data.mdb"
