@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "common/flight/flight.h"
 #include "common/stack/stack.h"
@@ -301,6 +302,17 @@ static void record_flight(const k2m_io *io)
     k2_flight_thread("loop");
 }
 
+/* So that the plan can be held against what was. */
+static void log_memory(const k2m_io *io)
+{
+    k2m_plan plan;
+    struct rusage usage;
+    k2m_plan_make(io->run, &plan);
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return;
+    K2_LOG_INFO(io->log, "memory of the master: planned=%.1fMiB peak=%.1fMiB", (double)plan.master_bytes / (1 << 20),
+                (double)usage.ru_maxrss / 1024);
+}
+
 int k2m_io_run(k2m_run *run, k2_journal *journal)
 {
     k2_error err = {0};
@@ -324,6 +336,7 @@ int k2m_io_run(k2m_run *run, k2_journal *journal)
                     k2_net_server_url(io.server));
         k2m_io_event(&io, &(k2m_event){.type = K2M_EV_BEGIN});
         k2_loop_run(io.loop);
+        log_memory(&io);
         for (size_t i = 0; i < K2_COUNT(signals); i++) k2_signal_stop(signals[i]);
         code = io.exit_code;
         snprintf(err.text, sizeof err.text, "%s", io.exit_text);

@@ -13,7 +13,7 @@
 #define REPLICAS_MAX      16u        /* of a trainer's model, and the size up to which it has more than one */
 #define REPLICA_BYTES_MAX (256ull << 20)
 #define PROMPT_GUESS      64u /* tokens of a prompt, where the file is made only at the start: those of the tasks are shorter */
-#define PROMPT_BYTES      512u /* of a prompt besides its tokens: its line, its texts */
+#define PROMPT_BYTES      256u /* of a prompt besides its tokens: its line, its texts */
 
 /* Parameters that one token runs through: of the routed experts only the chosen ones. */
 static void count_params(const k2_dims *d, k2m_plan *out)
