@@ -27,6 +27,6 @@ __attribute__((constructor)) static void begin(void)
 ssize_t read(int fd, void *buf, size_t count)
 {
     ssize_t n = real_read(fd, buf, count);
-    if (text && *text && n > 0 && memmem(buf, (size_t)n, text, strlen(text))) raise(SIGSEGV);
+    if (text && *text && n > 0 && memmem(buf, (size_t)n, text, strlen(text))) raise(SIGABRT);
     return n;
 }

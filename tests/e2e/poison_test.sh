@@ -72,7 +72,7 @@ twice prompt
 counts prompt dropped_poison 1
 counts prompt dropped 4
 grep -q 'poison: trajectory 3073 ended 3 worker processes' "$SCRATCH/prompt-2/logs/master-0.log" || fail "the master names no poison"
-replay 0 'ended by signal 11' "$SCRATCH/prompt-1/quarantine/prompt-3073"
+replay 0 'ended by signal 6' "$SCRATCH/prompt-1/quarantine/prompt-3073"
 unset LD_PRELOAD
 replay 1 'NOT reproduced' "$SCRATCH/prompt-1/quarantine/prompt-3073"
 echo "a prompt that ends its engine: found out, dropped with its group, repeated"
@@ -94,11 +94,11 @@ grep -q 'not put aside kind=reward trajectory=3073: .*quarantine: is not a direc
   fail "it is not said that nothing was put aside"
 
 # A reward that ends its worker, which is its parent's parent: a shell stands between the two.
-reward_of 3073 'read -r _ _ _ worker _ </proc/$PPID/stat; kill -SEGV $worker' killer
+reward_of 3073 'read -r _ _ _ worker _ </proc/$PPID/stat; kill -9 $worker' killer
 twice killer "$with_reward"
 counts killer dropped_poison 1
 counts killer dropped 4
-replay 0 'ended by signal 11' "$SCRATCH/killer-2/quarantine/reward-3073"
+replay 0 'ended by signal 9' "$SCRATCH/killer-2/quarantine/reward-3073"
 echo "a reward that ends its worker: found out, dropped with its group, repeated"
 
 # What cannot be repeated is said in one line.
