@@ -71,7 +71,7 @@ static void print_exits(const char *dir)
     k2_buf b;
     k2_buf_init(&b, 1 << 20);
     k2m_exits_show(dir, false, &b);
-    fwrite(b.data, 1, b.len, stdout);
+    if (b.len) fwrite(b.data, 1, b.len, stdout);
     k2_buf_fini(&b);
 }
 
