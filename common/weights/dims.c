@@ -1,6 +1,7 @@
 /* A Hugging Face config.json to k2_dims. Whatever could change what the model computes is either understood or refused. */
 #include "dims_int.h"
 #include "json_int.h"
+#include "quant_int.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -284,6 +285,7 @@ k2_code k2_weights_dims_parse(const char *name, const char *text, size_t n, k2_d
 {
     cJSON *root = NULL;
     k2_dims dims = {0};
+    k2_weights_quant quant; /* how the weights lie in their files: nothing to the sizes, but it must be a way that we read */
     if (n > K2_WEIGHTS_CONFIG_BYTES_MAX)
         return k2_error_set(err, K2_LIMIT, "%s: %zu bytes, at most %u are accepted", name, n, K2_WEIGHTS_CONFIG_BYTES_MAX);
     k2_code code = k2i_json_parse(name, text, n, &root, err);
@@ -295,6 +297,7 @@ k2_code k2_weights_dims_parse(const char *name, const char *text, size_t n, k2_d
     if (code == K2_OK) code = others_parse(&p, err);
     if (code == K2_OK) code = derived_check(&p, err);
     if (code == K2_OK) code = rope_parse(&p, err);
+    if (code == K2_OK) code = k2i_quant_parse(name, get(root, "quantization_config"), &quant, err);
     if (code == K2_OK && (code = k2_dims_check(&dims, err)) != K2_OK) k2_error_prefix(err, "%s", name);
     cJSON_Delete(root);
     if (code == K2_OK) *out = dims;

@@ -43,7 +43,6 @@ typedef enum k2i_need {
     X(attention_bias, "false")        \
     X(attention_dropout, "0")         \
     X(rope_interleave, "true")        \
-    X(quantization_config, "null")    \
     X(compression_config, "null")     \
     X(sliding_window, "null")
 
@@ -61,6 +60,7 @@ typedef enum k2i_need {
     X(bos_token_id)          \
     X(eos_token_id)          \
     X(num_key_value_heads)   \
+    X(quantization_config)   \
     X(head_dim)              \
     X(qk_head_dim)
 

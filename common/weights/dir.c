@@ -1,20 +1,16 @@
-/* Model directories: one safetensors file, or shards and the index that says which tensor is where. */
-#include "index_int.h"
+/* The weights of a model in and out of its directory. */
+#include "dir_int.h"
 #include "slots_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define INDEX_BYTES_MAX (256u << 20) /* of model.safetensors.index.json: a million names of 200 bytes */
-#define WEIGHTS_FILE    "model.safetensors"
-#define INDEX_FILE      "model.safetensors.index.json"
-#define CONFIG_FILE     "config.json"
+#define PIECE 4194304u /* elements that are read at a time, so that few mapped pages are held */
 
 typedef struct loading {
     const k2_weights_slot **slots; /* sorted */
     size_t slot_count;
-    size_t filled;
     uint64_t layers; /* of the model: one more than the highest number in the slots' names */
     bool check;      /* names, types and shapes only */
 } loading;
@@ -50,9 +46,20 @@ static bool is_skipped(const loading *l, const char *name)
     return l->layers && layer_of(name, &layer) && layer >= l->layers;
 }
 
-static k2_code tensor_load(loading *l, const char *path, const k2_weights_tensor *t, k2_error *err)
+static k2_code elements_load(const k2_weights_dir *d, const k2_weights_item *item, const k2_weights_slot *slot, k2_error *err)
+{
+    const uint64_t count = k2i_slot_bytes(slot) / sizeof(float);
+    k2_code code = K2_OK;
+    for (uint64_t at = 0; at < count && code == K2_OK; at += PIECE)
+        code = k2_weights_item_f32(d, item, at, K2_MIN(count - at, (uint64_t)PIECE), slot->data + at, err);
+    return code;
+}
+
+static k2_code item_load(const loading *l, const k2_weights_dir *d, const k2_weights_item *item, k2_error *err)
 {
     char found[K2I_SHAPE_TEXT_MAX], expected[K2I_SHAPE_TEXT_MAX];
+    const k2_weights_tensor *t = item->tensor;
+    const char *path = k2_weights_dir_path(d, item->file);
     const k2_weights_slot *slot = k2i_slots_find(l->slots, l->slot_count, t->name);
     if (!slot)
         return k2_error_set(err, K2_BAD_INPUT,
@@ -61,100 +68,24 @@ static k2_code tensor_load(loading *l, const char *path, const k2_weights_tensor
     if (!k2_shape_equal(&slot->shape, &t->shape))
         return k2_error_set(err, K2_BAD_INPUT, "%.200s: tensor %.100s has the shape %s, expected %s", path, t->name,
                             k2i_shape_text(&t->shape, found), k2i_shape_text(&slot->shape, expected));
-    k2_code code = l->check ? k2i_loadable(t, err) : k2_weights_tensor_f32(t, slot->data, err);
-    if (code != K2_OK) return k2_error_prefix(err, "%.200s", path);
-    l->filled++;
-    return K2_OK;
+    k2_code code = k2_weights_item_check(d, item, err);
+    return code == K2_OK && !l->check ? elements_load(d, item, slot, err) : code;
 }
-
-static k2_code missing(const char *path, const char *name, k2_error *err)
-{
-    return k2_error_set(err, K2_NOT_FOUND, "%.200s: tensor %.100s is missing", path, name);
-}
-
-/* ---- one file ---------------------------------------------------------------------------------------------------- */
-
-static k2_code file_load(loading *l, const char *path, k2_error *err)
-{
-    k2_weights_file *f = NULL;
-    k2_code code = k2_weights_file_open(path, &f, err);
-    if (code != K2_OK) return code;
-    for (size_t i = 0; code == K2_OK && i < k2_weights_file_count(f); i++)
-        if (!is_skipped(l, k2_weights_file_at(f, i)->name)) code = tensor_load(l, path, k2_weights_file_at(f, i), err);
-    /* Names are unique in the file, so fewer than all means that one is missing: find out which. */
-    for (size_t i = 0; code == K2_OK && l->filled < l->slot_count && i < l->slot_count; i++)
-        if (!k2_weights_file_find(f, l->slots[i]->name)) code = missing(path, l->slots[i]->name, err);
-    k2_weights_file_close(f);
-    return code;
-}
-
-/* ---- shards ------------------------------------------------------------------------------------------------------ */
-
-/* The tensors of one shard: exactly those that the index promises. */
-static k2_code shard_load(loading *l, const char *dir, const k2i_place *places, size_t count, k2_error *err)
-{
-    k2_weights_file *f = NULL;
-    char *path = k2_asprintf("%s/%s", dir, places[0].shard);
-    k2_code code = k2_weights_file_open(path, &f, err);
-    for (size_t i = 0; code == K2_OK && i < count; i++) {
-        const k2_weights_tensor *t = k2_weights_file_find(f, places[i].tensor);
-        if (!t)
-            code = k2_error_set(err, K2_BAD_INPUT, "%.200s: tensor %.100s is missing, but %s promises it", path,
-                                places[i].tensor, INDEX_FILE);
-        else if (!is_skipped(l, t->name))
-            code = tensor_load(l, path, t, err);
-    }
-    if (code == K2_OK && k2_weights_file_count(f) != count)
-        code = k2_error_set(err, K2_BAD_INPUT, "%.200s: holds %zu tensors, but %s names %zu of it", path,
-                            k2_weights_file_count(f), INDEX_FILE, count);
-    k2_weights_file_close(f);
-    k2_free(path);
-    return code;
-}
-
-/* Every slot has a place. */
-static k2_code index_check(const loading *l, const char *path, const k2i_index *x, k2_error *err)
-{
-    for (size_t i = 0; i < l->slot_count; i++)
-        if (!k2i_index_holds(x, l->slots[i]->name)) return missing(path, l->slots[i]->name, err);
-    return K2_OK;
-}
-
-static k2_code index_load(loading *l, const char *dir, const char *path, k2_error *err)
-{
-    char *text = NULL;
-    size_t n = 0;
-    k2i_index *x = NULL;
-    k2_code code = k2_file_read(path, INDEX_BYTES_MAX, &text, &n, err);
-    if (code != K2_OK) return code;
-    code = k2i_index_parse(path, text, n, &x, err);
-    k2_free(text);
-    if (code != K2_OK) return code;
-    code = index_check(l, path, x, err);
-    for (size_t first = 0, end; code == K2_OK && first < x->count; first = end) {
-        for (end = first + 1; end < x->count && strcmp(x->places[first].shard, x->places[end].shard) == 0;) end++;
-        code = shard_load(l, dir, x->places + first, end - first, err);
-    }
-    k2i_index_free(x);
-    return code;
-}
-
-/* ---- directories ------------------------------------------------------------------------------------------------- */
 
 static k2_code dir_load(const char *dir, const k2_weights_slot *slots, size_t count, bool check, k2_error *err)
 {
     loading l = loading_begin(slots, count);
     l.check = check;
-    char *single = k2_asprintf("%s/%s", dir, WEIGHTS_FILE), *index = k2_asprintf("%s/%s", dir, INDEX_FILE);
-    k2_code code;
-    if (k2_file_exists(single))
-        code = file_load(&l, single, err);
-    else if (k2_file_exists(index))
-        code = index_load(&l, dir, index, err);
-    else
-        code = k2_error_set(err, K2_NOT_FOUND, "%.300s: holds neither %s nor %s", dir, WEIGHTS_FILE, INDEX_FILE);
-    k2_free(single);
-    k2_free(index);
+    k2_weights_dir *d = NULL;
+    k2_code code = k2_weights_dir_open(dir, &d, err);
+    for (size_t i = 0; code == K2_OK && i < count; i++)
+        if (!k2_weights_dir_find(d, l.slots[i]->name))
+            code = k2_error_set(err, K2_NOT_FOUND, "%.200s: tensor %.100s is missing", k2i_dir_where(d), l.slots[i]->name);
+    for (size_t i = 0; code == K2_OK && i < k2_weights_dir_count(d); i++) {
+        const k2_weights_item *item = k2_weights_dir_at(d, i);
+        if (!item->is_scale && !is_skipped(&l, item->tensor->name)) code = item_load(&l, d, item, err);
+    }
+    k2_weights_dir_close(d);
     k2_free(l.slots);
     return code;
 }
@@ -171,7 +102,7 @@ k2_code k2_weights_dir_check(const char *dir, const k2_weights_slot *slots, size
 
 k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_slot *slots, size_t count, k2_error *err)
 {
-    char *weights = k2_asprintf("%s/%s", dir, WEIGHTS_FILE), *config = k2_asprintf("%s/%s", dir, CONFIG_FILE);
+    char *weights = k2_asprintf("%s/" K2I_WEIGHTS_FILE, dir), *config = k2_asprintf("%s/" K2I_CONFIG_FILE, dir);
     k2_code code = k2_dir_make(dir, err);
     if (code == K2_OK) code = k2_weights_file_write(weights, slots, count, err);
     if (code == K2_OK) code = k2_weights_dims_write(dims, config, err);

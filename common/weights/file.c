@@ -3,13 +3,14 @@
  * A file that is cut short by somebody else while it is mapped still ends the process (SIGBUS); checkpoints are written under
  * temporary names and renamed, so nobody of ours does that.
  */
+#include "file_int.h"
 #include "json_int.h"
-#include "slots_int.h"
-#include "common/weights/weights.h"
+#include "number_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -222,7 +223,7 @@ static k2_code map_file(const char *path, void **bytes, size_t *n, k2_error *err
 {
     k2_code code = K2_OK;
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not make us wait */
     if (fd < 0) return k2_error_errno(err, errno, "%s: cannot open", path);
     if (fstat(fd, &st) != 0)
         code = k2_error_errno(err, errno, "%s: cannot stat", path);
@@ -287,22 +288,11 @@ const k2_weights_tensor *k2_weights_file_find(const k2_weights_file *f, const ch
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-/* IEEE half to single; exact. */
-static uint32_t half_to_single(uint16_t h)
+void k2i_file_forget(const k2_weights_file *f, const void *bytes, uint64_t n)
 {
-    const uint32_t sign = (uint32_t)(h >> 15) << 31, exponent = h >> 10 & 0x1f;
-    uint32_t fraction = h & 0x3ff;
-    if (exponent == 31) return sign | 0x7f800000u | fraction << 13;
-    if (exponent) return sign | (exponent + 112) << 23 | fraction << 13;
-    if (!fraction) return sign;
-    uint32_t shift = 0; /* a subnormal half is a normal single */
-    for (; !(fraction & 0x400); shift++) fraction <<= 1;
-    return sign | (113 - shift) << 23 | (fraction & 0x3ff) << 13;
-}
-
-static uint16_t load_u16(const unsigned char *p)
-{
-    return (uint16_t)(p[0] | p[1] << 8);
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)bytes / page * page, end = ((uintptr_t)bytes + n) / page * page;
+    if (f->mapped && end > begin) madvise((void *)begin, end - begin, MADV_DONTNEED); /* read again if asked again */
 }
 
 k2_code k2i_loadable(const k2_weights_tensor *t, k2_error *err)
@@ -312,19 +302,35 @@ k2_code k2i_loadable(const k2_weights_tensor *t, k2_error *err)
                         k2_dtype_name(t->dtype));
 }
 
-k2_code k2_weights_tensor_f32(const k2_weights_tensor *t, float *out, k2_error *err)
+static uint16_t load_u16(const unsigned char *p)
 {
-    const unsigned char *p = t->data;
-    const uint64_t n = t->bytes / k2_dtype_bytes(t->dtype);
+    return (uint16_t)(p[0] | p[1] << 8);
+}
+
+k2_code k2i_finite_check(const k2_weights_tensor *t, uint64_t first, const float *values, uint64_t count, k2_error *err)
+{
+    for (uint64_t i = 0; i < count; i++)
+        if (!isfinite(values[i]))
+            return k2_error_set(err, K2_NOT_FINITE, "tensor %.100s: element %" PRIu64 " is NaN or infinite", t->name,
+                                first + i);
+    return K2_OK;
+}
+
+k2_code k2i_tensor_part(const k2_weights_tensor *t, uint64_t first, uint64_t count, float *out, k2_error *err)
+{
+    const unsigned char *p = (const unsigned char *)t->data + first * k2_dtype_bytes(t->dtype);
     k2_code code = k2i_loadable(t, err);
     if (code != K2_OK) return code;
-    for (uint64_t i = 0; i < n; i++) {
-        uint32_t bits = t->dtype == K2_DTYPE_F32    ? k2_load_u32le(p + 4 * i)
-                        : t->dtype == K2_DTYPE_BF16 ? (uint32_t)load_u16(p + 2 * i) << 16
-                                                    : half_to_single(load_u16(p + 2 * i));
-        if ((bits & 0x7f800000u) == 0x7f800000u)
-            return k2_error_set(err, K2_NOT_FINITE, "tensor %.100s: element %" PRIu64 " is NaN or infinite", t->name, i);
-        memcpy(out + i, &bits, sizeof bits);
-    }
-    return K2_OK;
+    if (t->dtype == K2_DTYPE_F32)
+        memcpy(out, p, count * sizeof *out);
+    else if (t->dtype == K2_DTYPE_BF16)
+        for (uint64_t i = 0; i < count; i++) out[i] = k2i_f32_of_bf16(load_u16(p + 2 * i));
+    else
+        for (uint64_t i = 0; i < count; i++) out[i] = k2i_f32_of_f16(load_u16(p + 2 * i));
+    return k2i_finite_check(t, first, out, count, err);
+}
+
+k2_code k2_weights_tensor_f32(const k2_weights_tensor *t, float *out, k2_error *err)
+{
+    return k2i_tensor_part(t, 0, t->bytes / k2_dtype_bytes(t->dtype), out, err);
 }

@@ -1,14 +1,27 @@
 /* Strict access to parsed JSON. */
 #include "json_int.h"
+#include "common/weights/weights.h"
 
 #include <string.h>
 
-#define NESTING_MAX 32u /* of any file that this folder reads: a config of others may nest a little */
+#define NESTING_MAX 32u         /* of any file that this folder reads: a config of others may nest a little */
+#define VALUES_MAX  (10u << 20) /* in one file: K2_WEIGHTS_TENSORS_MAX tensors of a header, 8 each with their lists */
+_Static_assert(VALUES_MAX >= 8 * K2_WEIGHTS_TENSORS_MAX, "the largest header must be readable");
+
+/* Each value takes the parser some hundred bytes, and a short one one byte of text: what a file may cost is found out before
+ * it is parsed. Commas and brackets inside strings count, too: no file of use comes near. */
+static bool too_many_values(const char *text, size_t n)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++) count += text[i] == ',' || text[i] == '[' || text[i] == '{';
+    return count > VALUES_MAX;
+}
 
 k2_code k2i_json_parse(const char *name, const char *text, size_t n, cJSON **out, k2_error *err)
 {
     const char *fault = k2_json_fault(text, n, NESTING_MAX), *end = NULL;
     if (fault) return k2_error_set(err, K2_BAD_INPUT, "%s: the JSON %s", name, fault);
+    if (too_many_values(text, n)) return k2_error_set(err, K2_LIMIT, "%s: more than %u values of JSON", name, VALUES_MAX);
     cJSON *object = n ? cJSON_ParseWithLengthOpts(text, n, &end, 0) : NULL;
     if (!object)
         return k2_error_set(err, K2_BAD_INPUT, "%s: is not JSON: stops making sense at byte %zu", name,

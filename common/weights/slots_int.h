@@ -8,8 +8,6 @@
 const k2_weights_slot **k2i_slots_sort(const k2_weights_slot *slots, size_t count);
 const k2_weights_slot *k2i_slots_find(const k2_weights_slot *const *sorted, size_t count, const char *name); /* or NULL */
 uint64_t k2i_slot_bytes(const k2_weights_slot *s); /* asserts that they fit 64 bits */
-/* UNSUPPORTED where k2_weights_tensor_f32 does not know the type. */
-k2_code k2i_loadable(const k2_weights_tensor *t, k2_error *err);
 /* "[264,64]" into out, for errors. */
 #define K2I_SHAPE_TEXT_MAX 96u
 const char *k2i_shape_text(const k2_shape *s, char out[K2I_SHAPE_TEXT_MAX]);

@@ -1,9 +1,9 @@
 /* weights - a model's sizes and tensors as files that other programs read, and as segments that travel.
  *
  * Nouns: `k2_dims` (common/tensor) are the sizes, as a Hugging Face config.json states them; a `k2_weights_file` is one
- * safetensors file, mapped and checked at open; a `k2_weights_slot` is one named tensor in the caller's memory, f32; a
- * `k2_weights_manifest` says what lies where in a segment of weights, with digests. Callers own slots and what they point to;
- * everything else is freed by its own close or free. Functions that take a path block on files. Nothing here keeps state, so
+ * safetensors file, mapped and checked at open; a `k2_weights_dir` is a model directory, one such file or its shards; a
+ * `k2_weights_slot` is one named tensor in the caller's memory, f32; a `k2_weights_manifest` says what lies where in a segment
+ * of weights, with digests. Callers own slots and what they point to; everything else is freed by its own close or free. Functions that take a path block on files. Nothing here keeps state, so
  * different objects may be used by different threads.
  */
 #ifndef K2_COMMON_WEIGHTS_H
@@ -27,8 +27,8 @@
  *   use_cache, ...). RoPE is understood both as "rope_theta" with "rope_scaling" and as "rope_parameters" of transformers 5.
  *
  * errors   "path: key: found, expected": NOT_FOUND; BAD_INPUT: not JSON, an unknown key (with the nearest known one), a missing
- *          size, a wrong type, what k2_dims_check refuses; UNSUPPORTED: a value that our model does not compute (quantised
- *          weights, biases, another activation)
+ *          size, a wrong type, what k2_dims_check refuses; UNSUPPORTED: a value that our model does not compute (biases,
+ *          another activation) or another quantisation than block-wise fp8
  * source   transformers, configuration_deepseek_v3.py; moonshotai/Kimi-K2-Instruct, config.json
  * tests    tests/unit/weights/dims_test.c, tests/fuzz/weights/json.c
  */
@@ -40,9 +40,23 @@ k2_code k2_weights_dims_parse(const char *name, const char *text, size_t n, k2_d
 void k2_weights_dims_encode(const k2_dims *dims, k2_buf *out);
 k2_code k2_weights_dims_write(const k2_dims *dims, const char *path, k2_error *err); /* atomic */
 
+/* How weights are quantised: a weight is an e4m3 number times the scale of its block. block_rows 0: they are not. */
+typedef struct k2_weights_quant {
+    uint32_t block_rows, block_columns; /* Kimi-K2: 128 and 128; blocks at the right and lower edge may be smaller */
+} k2_weights_quant;
+
+/* k2_weights_quant_parse - "quantization_config" in the text of a config.json; `name` stands for the path in errors.
+ *
+ * errors   BAD_INPUT: not JSON, an unknown key; UNSUPPORTED: anything but quant_method "fp8", fmt "e4m3", activation_scheme
+ *          "dynamic", with a weight_block_size
+ * source   deepseek-ai/DeepSeek-V3, README_WEIGHTS.md
+ */
+k2_code k2_weights_quant_parse(const char *name, const char *text, size_t n, k2_weights_quant *out, k2_error *err);
+
 /* ---- tensors: safetensors ----------------------------------------------------------------------------------------------- */
 
-/* F32, BF16 and F16 can be loaded; a file with any other type of k2_dtype can be checked and shown. */
+/* F32, BF16 and F16 can be loaded, and F8_E4M3 together with its scales, which takes a directory (below); a file with any other
+ * type of k2_dtype can be checked and shown. */
 typedef struct k2_weights_tensor {
     const char *name;
     k2_dtype dtype;
@@ -96,14 +110,57 @@ k2_code k2_weights_file_write(const char *path, const k2_weights_slot *slots, si
 
 /* ---- model directories -------------------------------------------------------------------------------------------------- */
 
-/* k2_weights_dir_load - fill every slot from DIR/model.safetensors, or from the shards of DIR/model.safetensors.index.json.
+typedef struct k2_weights_dir k2_weights_dir;
+
+/* One tensor of a directory. */
+typedef struct k2_weights_item {
+    const k2_weights_tensor *tensor;
+    const k2_weights_tensor *scale; /* of an F8_E4M3 tensor "x": "x_scale_inv"; NULL: not there, or not quantised */
+    bool is_scale;                  /* this is the scale of another one */
+    size_t file;                    /* number of the file that it lies in */
+} k2_weights_item;
+
+/* k2_weights_dir_open - map DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json names.
+ *
+ *   Files are followed where they are symbolic links (the hub's cache consists of them); names in the index are names of files in
+ *   the directory, never paths. A tensor and its scales may lie in different shards. The block size comes from config.json, which
+ *   need not be there for weights that are not quantised.
+ *
+ * memory   headers only, about 200 bytes a tensor; weights are mapped, and pages that were read are given back to the system piece
+ *          by piece, so reading a directory adds nothing that grows with it. k2_weights_dir_close (NULL is fine)
+ * errors   NOT_FOUND: neither file, or a shard missing; BAD_INPUT: index and shards that disagree, a shard's name that leaves the
+ *          directory; those of k2_weights_file_open and k2_weights_quant_parse
+ * tests    tests/unit/weights/dir_test.c, tests/unit/weights/quant_test.c
+ */
+k2_code k2_weights_dir_open(const char *dir, k2_weights_dir **out, k2_error *err);
+void k2_weights_dir_close(k2_weights_dir *d);
+size_t k2_weights_dir_count(const k2_weights_dir *d);
+const k2_weights_item *k2_weights_dir_at(const k2_weights_dir *d, size_t i); /* by file, then in the order of their data */
+const k2_weights_item *k2_weights_dir_find(const k2_weights_dir *d, const char *name); /* NULL: not there */
+size_t k2_weights_dir_files(const k2_weights_dir *d);
+const k2_weights_file *k2_weights_dir_file(const k2_weights_dir *d, size_t i);
+const char *k2_weights_dir_path(const k2_weights_dir *d, size_t i); /* of file i */
+k2_weights_quant k2_weights_dir_quant(const k2_weights_dir *d);
+
+/* k2_weights_item_check - can its elements be read as f32? Errors as below, but for NOT_FINITE. */
+k2_code k2_weights_item_check(const k2_weights_dir *d, const k2_weights_item *item, k2_error *err);
+/* k2_weights_item_f32 - elements first to first + count - 1, in row order, as f32.
+ *
+ *   F8_E4M3 [R,C]: out[r,c] = e4m3[r,c] * scale[r / block_rows, c / block_columns], one f32 product.
+ *
+ * errors   "path: ...": UNSUPPORTED: a dtype that cannot be loaded, or F8_E4M3 without a block size; BAD_INPUT: scales missing, or
+ *          of another shape or type; NOT_FINITE: names the element. On errors out is undefined
+ */
+k2_code k2_weights_item_f32(const k2_weights_dir *d, const k2_weights_item *item, uint64_t first, uint64_t count, float *out,
+                            k2_error *err);
+
+/* k2_weights_dir_load - fill every slot from a directory.
  *
  *   Skipped are tensors named *.rotary_emb.inv_freq, which follow from the sizes, and those of prediction layers, which stand
  *   behind the last layer of the slots and take no part in the model's own answers.
  *
- * errors   NOT_FOUND: neither file, or a tensor or shard missing; BAD_INPUT: another shape, a tensor that no slot asks for,
- *          index and shards that disagree, a shard's name that leaves the directory; and those of the two functions above. On
- *          errors the slots' memory is undefined
+ * errors   NOT_FOUND: a tensor missing; BAD_INPUT: another shape, a tensor that no slot asks for; and those of the functions above.
+ *          On errors the slots' memory is undefined
  * tests    tests/unit/weights/dir_test.c; tests/interop/weights (transformers and safetensors read what we write)
  */
 k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err);

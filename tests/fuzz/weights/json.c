@@ -25,6 +25,18 @@ static bool dims(const uint8_t *text, size_t n)
     return true;
 }
 
+/* What is taken has both sides of a block, or none where nothing is quantised. */
+static bool quant(const uint8_t *text, size_t n)
+{
+    k2_weights_quant q;
+    k2_error err;
+    const k2_code code = k2_weights_quant_parse("quant", (const char *)text, n, &q, &err);
+    K2_ASSERT(code == K2_OK || (err.code == code && strncmp(err.text, "quant", 5) == 0));
+    if (code != K2_OK) return false;
+    K2_ASSERT(!q.block_rows == !q.block_columns && q.block_rows <= K2_DIM_WIDTH_MAX && q.block_columns <= K2_DIM_WIDTH_MAX);
+    return true;
+}
+
 static bool manifest(const uint8_t *text, size_t n)
 {
     k2_weights_manifest *m = NULL, *again = NULL;
@@ -61,6 +73,7 @@ static bool segment(const uint8_t *bytes, size_t n)
 
 const k2_parser k2_parsers[] = {
     {.name = "config.json", .take = dims, .prefixes_refused = true},
+    {.name = "quantization_config", .take = quant, .prefixes_refused = true},
     {.name = "manifest", .take = manifest, .prefixes_refused = true},
     {.name = "segment header", .take = segment, .prefixes_refused = true},
 };

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-/* The sizes of the published Kimi-K2 config; its quantisation is tested apart. */
+/* The sizes of the published Kimi-K2 config. */
 #define K2_SIZES                                                                                                               \
     "\"hidden_size\": 7168, \"vocab_size\": 163840, \"num_hidden_layers\": 61, \"num_attention_heads\": 64, "                  \
     "\"num_key_value_heads\": 64, \"q_lora_rank\": 1536, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 128, "                   \
@@ -26,6 +26,8 @@ static const char kimi_k2[] =
     " \"auto_map\": {\"AutoConfig\": \"configuration_deepseek.DeepseekV3Config\"}, \"aux_loss_alpha\": 0.001,\n"
     " \"bos_token_id\": 163584, \"eos_token_id\": 163585, \"hidden_act\": \"silu\", \"initializer_range\": 0.02,\n"
     " \"model_type\": \"kimi_k2\", \"moe_layer_freq\": 1, \"num_nextn_predict_layers\": 0, \"pretraining_tp\": 1,\n"
+    " \"quantization_config\": {\"activation_scheme\": \"dynamic\", \"fmt\": \"e4m3\", \"quant_method\": \"fp8\",\n"
+    "  \"weight_block_size\": [128, 128]},\n"
     " \"rope_theta\": 50000.0, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 32.0, \"beta_fast\": 1.0, \"beta_slow\": "
     "1.0,\n"
     "  \"mscale\": 1.0, \"mscale_all_dim\": 1.0, \"original_max_position_embeddings\": 4096},\n"
@@ -214,9 +216,10 @@ static void wrong_configs(void **state)
          "c.json: attention_bias: true, expected false"},
         {"\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", K2_UNSUPPORTED,
          "c.json: attention_dropout: 0.1, expected 0"},
-        {"\"use_cache\": true", "\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}",
-         K2_UNSUPPORTED,
-         "c.json: quantization_config: {\"quant_method\":\"fp8\",\"weight_block_size\":[128,128]}, expected null"},
+        {"\"quant_method\": \"fp8\"", "\"quant_method\": \"awq\"", K2_UNSUPPORTED,
+         "c.json: quantization_config.quant_method: \"awq\", expected fp8"},
+        {"\"fmt\": \"e4m3\"", "\"format\": \"e4m3\"", K2_BAD_INPUT, "c.json: quantization_config: unknown key \"format\""},
+        {"[128, 128]", "128", K2_UNSUPPORTED, "c.json: quantization_config.weight_block_size: 128, expected two whole numbers"},
         {"\"num_key_value_heads\": 64", "\"num_key_value_heads\": 8", K2_UNSUPPORTED,
          "c.json: num_key_value_heads: 8, expected num_attention_heads"},
         {"\"use_cache\": true", "\"head_dim\": 128", K2_UNSUPPORTED, "c.json: head_dim: 128, expected qk_rope_head_dim"},
