@@ -37,7 +37,7 @@ static void weights_fill(const k2i_pass *pass, const k2i_seq *s, const float *ol
         uint8_t use = pass->use ? pass->use[s->at + t] : K2I_USE_CURRENT;
         bool correct = pass->rollout && (use == K2I_USE_OLDER || (use == K2I_USE_CURRENT && pass->correct_current));
         weight[t] = use == K2I_USE_NONE ? 0 : 1;
-        if (correct) weight[t] = k2i_loss_correction(old[t], pass->rollout[s->at + t], pass->correction_max);
+        if (correct) weight[t] = k2i_loss_correction(&pass->correction, old[t], pass->rollout[s->at + t]);
         sums[K2I_SUM_WEIGHT] += (double)weight[t];
         if (use != K2I_USE_CURRENT) continue;
         sums[K2I_SUM_CURRENT]++;

@@ -64,7 +64,7 @@ typedef struct k2i_pass {
     const float *rollout;   /* log-probabilities from the engine; NULL: none, and no correction */
     const uint8_t *use;     /* K2I_USE_*; NULL: all current */
     bool correct_current;   /* importance-correct tokens of the current version too */
-    double correction_max;
+    k2i_correction correction;
 } k2i_pass;
 
 /* Called with a pass of sequence i alone, scaled as in the step that it is part of. */

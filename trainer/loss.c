@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#define GRPO_STD_EPS 1e-6 /* keeps a group of equal rewards at advantage 0 instead of 0/0 */
+#define STD_EPS 1e-6 /* keeps a group of equal rewards at advantage 0 instead of 0/0 */
 
 double k2i_loss_exp(double x)
 {
@@ -19,10 +19,14 @@ double k2i_loss_exp(double x)
     return ldexp(p, (int)k);
 }
 
-float k2i_loss_correction(float logp_old, float logp_rollout, double cap)
+float k2i_loss_correction(const k2i_correction *c, float logp_old, float logp_rollout)
 {
     double w = k2i_loss_exp((double)logp_old - (double)logp_rollout);
-    return (float)(w < cap ? w : cap); /* a NaN becomes the cap; the NaN itself is caught where log-probabilities are checked */
+    if (c->masks) return w >= c->min && w <= c->max ? (float)w : 0;
+    if (w < c->min) return (float)c->min;
+    return (float)(w < c->max
+                       ? w
+                       : c->max); /* a NaN becomes the cap; the NaN itself is caught where log-probabilities are checked */
 }
 
 static double mean_of(const double *x, uint32_t n)
@@ -58,7 +62,38 @@ static void advantage_normalised(const double *reward, uint32_t n, double *advan
     double square = 0;
     for (uint32_t i = 0; i < n; i++) square += advantage[i] * advantage[i];
     double std = sqrt(square / n);
-    for (uint32_t i = 0; i < n; i++) advantage[i] /= std + GRPO_STD_EPS;
+    for (uint32_t i = 0; i < n; i++) advantage[i] /= std + STD_EPS;
+}
+
+static void advantage_reward(const double *reward, uint32_t n, double *advantage)
+{
+    memcpy(advantage, reward, n * sizeof(*advantage));
+}
+
+static void advantage_leave_one_out(const double *reward, uint32_t n, double *advantage)
+{
+    advantage_mean(reward, n, advantage);
+    for (uint32_t i = 0; i < n && n > 1; i++) advantage[i] *= (double)n / (n - 1);
+}
+
+static void batch_as_is(const uint64_t *tokens, uint32_t n, double *advantage)
+{
+    (void)tokens;
+    (void)n;
+    (void)advantage;
+}
+
+static void batch_normalised(const uint64_t *tokens, uint32_t n, double *advantage)
+{
+    double count = 0, sum = 0, square = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        count += (double)tokens[i];
+        sum += (double)tokens[i] * advantage[i];
+    }
+    double mean = all_equal(advantage, n) || count == 0 ? advantage[0] : sum / count;
+    for (uint32_t i = 0; i < n; i++) square += (double)tokens[i] * (advantage[i] - mean) * (advantage[i] - mean);
+    double std = count > 0 ? sqrt(square / count) : 0;
+    for (uint32_t i = 0; i < n; i++) advantage[i] = (advantage[i] - mean) / (std + STD_EPS);
 }
 
 static void ratio_add(k2i_loss_sums *sums, double ratio)
@@ -97,6 +132,12 @@ static void mirror_eval(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_
     sums->loss += inv * residual * residual / (2 * scale->tau);
 }
 
+static double clip(const k2i_loss_scale *scale, double ratio)
+{
+    double low = 1 - scale->clip_low, high = 1 + scale->clip_high;
+    return ratio < low ? low : ratio > high ? high : ratio;
+}
+
 static void grpo_eval(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_loss_sums *sums, float *dlogp)
 {
     double inv = 1.0 / (double)scale->tokens, sum = 0, a = in->advantage;
@@ -105,8 +146,7 @@ static void grpo_eval(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_lo
         if (in->weight[t] == 0) continue;
         double w = (double)in->weight[t];
         double ratio = k2i_loss_exp((double)in->logp[t] - (double)in->logp_old[t]);
-        double low = 1 - scale->clip_low, high = 1 + scale->clip_high;
-        double clipped = ratio < low ? low : ratio > high ? high : ratio;
+        double clipped = clip(scale, ratio);
         ratio_add(sums, ratio);
         if (ratio * a <= clipped * a) { /* the smaller of the two carries the gradient; on a tie inside the clip they are one */
             sum += w * ratio * a;
@@ -119,10 +159,69 @@ static void grpo_eval(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_lo
     sums->loss -= inv * sum;
 }
 
+/* The trajectory's own count divides twice: once in the mean that is the ratio, once in the mean of the corrections. */
+static void gspo_eval(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_loss_sums *sums, float *dlogp)
+{
+    double delta = 0, weight = 0, a = in->advantage;
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < in->count; t++) {
+        dlogp[t] = 0;
+        if (in->weight[t] == 0) continue;
+        delta += (double)in->logp[t] - (double)in->logp_old[t];
+        weight += (double)in->weight[t];
+        n++;
+    }
+    if (n == 0) return;
+    double ratio = k2i_loss_exp(delta / n), clipped = clip(scale, ratio), share = weight / n / (double)scale->trajectories;
+    bool follows = ratio * a <= clipped * a;
+    for (uint32_t t = 0; t < in->count; t++) {
+        if (in->weight[t] == 0) continue;
+        if (follows) dlogp[t] = (float)(-share * ratio * a / n);
+        ratio_add(sums, ratio);
+    }
+    sums->loss -= share * (follows ? ratio : clipped) * a;
+    if (!follows) sums->clipped += n;
+}
+
+static void cispo_eval(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_loss_sums *sums, float *dlogp)
+{
+    double inv = 1.0 / (double)scale->tokens, sum = 0;
+    for (uint32_t t = 0; t < in->count; t++) {
+        dlogp[t] = 0;
+        if (in->weight[t] == 0) continue;
+        double ratio = k2i_loss_exp((double)in->logp[t] - (double)in->logp_old[t]), clipped = clip(scale, ratio);
+        double w = (double)in->weight[t] * clipped * in->advantage;
+        sum += w * (double)in->logp[t];
+        dlogp[t] = (float)(-inv * w);
+        ratio_add(sums, ratio);
+        sums->clipped += clipped != ratio;
+    }
+    sums->loss -= inv * sum;
+}
+
+static void rloo_eval(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_loss_sums *sums, float *dlogp)
+{
+    double share = in->advantage / (double)scale->trajectories, sum = 0;
+    for (uint32_t t = 0; t < in->count; t++) {
+        dlogp[t] = 0;
+        if (in->weight[t] == 0) continue;
+        sum += (double)in->weight[t] * (double)in->logp[t];
+        dlogp[t] = (float)(-share * (double)in->weight[t]);
+        ratio_add(sums, k2i_loss_exp((double)in->logp[t] - (double)in->logp_old[t]));
+    }
+    sums->loss -= share * sum;
+}
+
+/* name, needs_old, drops_flat, advantage, over_batch, eval */
 static const k2i_loss_ops loss_table[] = {
-    {.name = "cross_entropy", .needs_old = false, .advantage = advantage_none, .eval = cross_entropy_eval},
-    {.name = "mirror", .needs_old = true, .advantage = advantage_mean, .eval = mirror_eval},
-    {.name = "grpo", .needs_old = true, .advantage = advantage_normalised, .eval = grpo_eval},
+    {"cross_entropy", false, false, advantage_none, batch_as_is, cross_entropy_eval},
+    {"mirror", true, false, advantage_mean, batch_as_is, mirror_eval},
+    {"grpo", true, false, advantage_normalised, batch_as_is, grpo_eval},
+    {"dapo", true, true, advantage_normalised, batch_as_is, grpo_eval},
+    {"gspo", true, false, advantage_normalised, batch_as_is, gspo_eval},
+    {"cispo", true, false, advantage_normalised, batch_as_is, cispo_eval},
+    {"rloo", true, false, advantage_leave_one_out, batch_as_is, rloo_eval},
+    {"reinforce++", true, false, advantage_reward, batch_normalised, grpo_eval},
 };
 
 const k2i_loss_ops *k2i_loss_find(const char *name)

@@ -1,6 +1,8 @@
 /* rl - from a batch of trajectories to updates of the weights. See rl_int.h. */
 #include "trainer/rl_int.h"
 
+#include "trainer/shape_int.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -14,8 +16,9 @@ typedef struct rl_step {
     k2i_seq *seqs;         /* [count] */
     uint32_t *group_start; /* [groups + 1] */
     uint32_t *lengths;     /* [count] rows */
+    uint32_t *answers;     /* [count] generated tokens */
     k2i_micro *micros;     /* [count] */
-    double *reward, *advantage;
+    double *reward, *shaped, *advantage;
     float *logp, *old, *rollout;
     uint8_t *use;
     bool old_needed;
@@ -67,6 +70,7 @@ static void trajectory_lay(rl_step *s, const k2_batch *batch, const k2_batch_tra
     s->seqs[i] = (k2i_seq){
         .tokens = t->tokens, .rows = t->prompt_tokens + t->generated_tokens - 1, .first = t->prompt_tokens - 1, .at = at};
     s->lengths[i] = s->seqs[i].rows;
+    s->answers[i] = t->generated_tokens;
     s->reward[i] = (double)t->reward;
     memcpy(s->rollout + at, t->logps, t->generated_tokens * sizeof(float));
     for (uint32_t k = 0; k < t->generated_tokens; k++)
@@ -87,13 +91,45 @@ static void batch_lay(rl_step *s, const k2_batch *batch)
     s->group_start[s->groups] = s->count;
 }
 
-static void advantages_fill(rl_step *s, const k2i_loss_ops *ops)
+static bool group_flat(const rl_step *s, uint32_t g)
 {
+    for (uint32_t i = s->group_start[g] + 1; i < s->group_start[g + 1]; i++)
+        if (s->reward[i] != s->reward[i - 1]) return false;
+    return true;
+}
+
+/* Predictions of trajectory i that are in the loss. */
+static uint64_t loss_tokens(const rl_step *s, uint32_t i)
+{
+    uint64_t n = 0;
+    for (uint32_t k = 0; k < s->answers[i]; k++) n += s->use[s->seqs[i].at + k] != K2I_USE_NONE;
+    return n;
+}
+
+static void group_drop(rl_step *s, uint32_t g)
+{
+    for (uint32_t i = s->group_start[g]; i < s->group_start[g + 1]; i++)
+        memset(s->use + s->seqs[i].at, K2I_USE_NONE, s->answers[i]);
+}
+
+static void advantages_fill(rl_step *s, const k2i_loss_ops *ops, uint64_t step)
+{
+    const k2_config *c = s->config;
+    uint64_t *tokens = k2_alloc_array(s->count, sizeof(*tokens));
+    k2i_shape shape = {.length_weight = step >= c->trainer_length_from ? c->trainer_length_weight : 0,
+                       .correct = c->reward_correct,
+                       .longest = c->rollout_max_tokens,
+                       .overlong = c->trainer_overlong_tokens};
     for (uint32_t g = 0; g < s->groups; g++) {
         uint32_t from = s->group_start[g], n = s->group_start[g + 1] - from;
-        ops->advantage(s->reward + from, n, s->advantage + from);
-        for (uint32_t i = from; i < from + n; i++) s->seqs[i].advantage = s->advantage[i];
+        k2i_shape_group(&shape, n, s->reward + from, s->answers + from, s->shaped + from);
+        ops->advantage(s->shaped + from, n, s->advantage + from);
+        if (ops->drops_flat && group_flat(s, g)) group_drop(s, g); /* by what was scored: a punished length is no difference */
     }
+    for (uint32_t i = 0; i < s->count; i++) tokens[i] = loss_tokens(s, i);
+    if (s->count > 0) ops->over_batch(tokens, s->count, s->advantage);
+    for (uint32_t i = 0; i < s->count; i++) s->seqs[i].advantage = s->advantage[i];
+    k2_free(tokens);
 }
 
 static void step_begin(rl_step *s, k2i_learner *l, const k2_config *config, const k2_batch *batch)
@@ -103,7 +139,9 @@ static void step_begin(rl_step *s, k2i_learner *l, const k2_config *config, cons
     s->seqs = k2_alloc_array(n, sizeof(*s->seqs));
     s->group_start = k2_alloc_array((size_t)n + 1, sizeof(*s->group_start));
     s->lengths = k2_alloc_array(n, sizeof(*s->lengths));
+    s->answers = k2_alloc_array(n, sizeof(*s->answers));
     s->micros = k2_alloc_array(n, sizeof(*s->micros));
+    s->shaped = k2_alloc_array(n, sizeof(*s->shaped));
     s->reward = k2_alloc_array(n, sizeof(*s->reward));
     s->advantage = k2_alloc_array(n, sizeof(*s->advantage));
     s->logp = k2_alloc_array(batch->generated, sizeof(float));
@@ -134,7 +172,9 @@ static void step_end(rl_step *s)
     k2_free(s->logp);
     k2_free(s->advantage);
     k2_free(s->reward);
+    k2_free(s->shaped);
     k2_free(s->micros);
+    k2_free(s->answers);
     k2_free(s->lengths);
     k2_free(s->group_start);
     k2_free(s->seqs);
@@ -157,7 +197,9 @@ static bool minibatch_plan(rl_step *s, const k2i_loss_ops *ops, uint64_t part, k
                        .rollout = s->rollout,
                        .use = s->use,
                        .correct_current = s->config->trainer_correction,
-                       .correction_max = s->config->trainer_correction_max};
+                       .correction = {.masks = strcmp(s->config->trainer_correction_kind, "icepop") == 0,
+                                      .min = s->config->trainer_correction_min,
+                                      .max = s->config->trainer_correction_max}};
     k2_code code = k2i_pack(s->lengths + from, n, (uint32_t)s->config->trainer_micro_tokens,
                             (uint32_t)s->config->trainer_grad_lanes, s->micros, &pass->micro_count, &err);
     K2_ASSERT(code == K2_OK); /* k2i_rl_check has seen every length */
@@ -165,9 +207,7 @@ static bool minibatch_plan(rl_step *s, const k2i_loss_ops *ops, uint64_t part, k
                                    .clip_low = s->config->trainer_clip_low,
                                    .clip_high = s->config->trainer_clip_high,
                                    .trajectories = n};
-    for (uint32_t i = from; i < to; i++)
-        for (uint32_t k = 0; k < s->seqs[i].rows - s->seqs[i].first; k++)
-            pass->scale.tokens += s->use[s->seqs[i].at + k] != K2I_USE_NONE;
+    for (uint32_t i = from; i < to; i++) pass->scale.tokens += loss_tokens(s, i);
     return pass->scale.tokens > 0;
 }
 
@@ -265,11 +305,7 @@ static void rewards_report(const rl_step *s, k2i_metrics *m)
     for (uint32_t i = 0; i < s->count; i++) sum += s->reward[i];
     double mean = s->count > 0 ? sum / s->count : 0;
     for (uint32_t i = 0; i < s->count; i++) square += (s->reward[i] - mean) * (s->reward[i] - mean);
-    for (uint32_t g = 0; g < s->groups; g++) {
-        bool equal = true;
-        for (uint32_t i = s->group_start[g] + 1; i < s->group_start[g + 1]; i++) equal &= s->reward[i] == s->reward[i - 1];
-        flat += equal;
-    }
+    for (uint32_t g = 0; g < s->groups; g++) flat += group_flat(s, g);
     k2i_metrics_set(m, "reward_mean", mean);
     k2i_metrics_set(m, "reward_std", s->count > 0 ? sqrt(square / s->count) : 0);
     k2i_metrics_set(m, "groups", s->groups);
@@ -315,7 +351,7 @@ k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *bat
     backup b = {0};
     const char *why = NULL;
     step_begin(&s, l, config, batch);
-    advantages_fill(&s, ops);
+    advantages_fill(&s, ops, batch->step);
     if (config->trainer_reset_optimizer) k2i_optim_reset(k2i_learner_optim(l));
     s.old_needed = updates_planned(&s, ops) > 1;
     if (s.old_needed) {
@@ -338,7 +374,7 @@ void k2i_rl_each(k2i_learner *l, const k2_config *config, const k2_batch *batch,
     const k2i_loss_ops *ops = k2i_loss_find(config->trainer_loss);
     rl_step s;
     step_begin(&s, l, config, batch);
-    advantages_fill(&s, ops);
+    advantages_fill(&s, ops, batch->step);
     for (uint64_t part = 0; part < config->trainer_minibatches; part++) {
         k2i_pass pass;
         (void)minibatch_plan(&s, ops, part, &pass);

@@ -28,6 +28,10 @@ static k2_code check_trainer(const k2_config *c, k2_error *err)
         return k2_error_set(
             err, K2_BAD_INPUT, "trainer.schedule.total_steps: found %llu, expected at least warmup_steps + decay_steps (%llu)",
             (unsigned long long)c->trainer_total_steps, (unsigned long long)(c->trainer_decay_steps + c->trainer_warmup_steps));
+    if (c->trainer_overlong_tokens > c->rollout_max_tokens)
+        return k2_error_set(err, K2_BAD_INPUT,
+                            "trainer.overlong_tokens: found %llu, expected at most rollout.max_tokens (%llu)",
+                            (unsigned long long)c->trainer_overlong_tokens, (unsigned long long)c->rollout_max_tokens);
     if (c->trainer_min_lr > c->trainer_lr)
         return k2_error_set(err, K2_BAD_INPUT, "trainer.schedule.min_lr: found %g, expected at most trainer.optimizer.lr (%g)",
                             c->trainer_min_lr, c->trainer_lr);

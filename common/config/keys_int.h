@@ -52,15 +52,23 @@
     U64(trainer_grad_lanes, "trainer.grad_lanes", 2, 1, 64, SAME,                                                                \
         "gradient sums kept apart until the end of a step; a multiple of trainer.ranks, and what makes ranks not matter")        \
     U64(trainer_micro_tokens, "trainer.micro_tokens", 2048, 16, 1048576, SAME, "most tokens of one packed micro-batch")          \
-    ENUM(trainer_loss, "trainer.loss", "mirror", "mirror|grpo", SAME,                                                            \
-         "policy loss: mirror descent of Kimi k1.5/K2, or GRPO")                                                                 \
+    ENUM(trainer_loss, "trainer.loss", "mirror", "mirror|grpo|dapo|gspo|cispo|rloo|reinforce++", SAME,                           \
+         "policy loss: mirror descent of Kimi k1.5/K2, or one of the others by its usual name")                                  \
     F64(trainer_tau, "trainer.tau", 0.1, 1e-6, 1000, SAME, "mirror: weight of the log-ratio")                                    \
-    F64(trainer_clip_low, "trainer.clip_low", 0.2, 0, 1, SAME, "grpo: ratio is clipped below 1 - this")                          \
-    F64(trainer_clip_high, "trainer.clip_high", 0.28, 0, 100, SAME, "grpo: ratio is clipped above 1 + this")                     \
+    F64(trainer_clip_low, "trainer.clip_low", 0.2, 0, 1, SAME, "ratio is clipped below 1 - this (gspo: try 3e-4)")               \
+    F64(trainer_clip_high, "trainer.clip_high", 0.28, 0, 100, SAME, "ratio is clipped above 1 + this (gspo: try 4e-4)")          \
     ENUM(trainer_old_segments, "trainer.old_segments", "mask", "mask|correct", SAME,                                             \
          "tokens drawn by older weights: kept out of the loss, or importance-corrected")                                         \
     BOOL(trainer_correction, "trainer.correction", true, SAME, "per-token importance correction between engine and trainer")     \
-    F64(trainer_correction_max, "trainer.correction_max", 2, 1, 1000, SAME, "cap of the correction")                             \
+    ENUM(trainer_correction_kind, "trainer.correction_kind", "tis", "tis|icepop", SAME,                                          \
+         "outside of its bounds a correction is set to the bound (tis), or its token leaves the loss (icepop: try 0.5 and 5)")   \
+    F64(trainer_correction_min, "trainer.correction_min", 0, 0, 1, SAME, "lower bound of the correction")                        \
+    F64(trainer_correction_max, "trainer.correction_max", 2, 1, 1000, SAME, "upper bound of the correction")                     \
+    F64(trainer_length_weight, "trainer.length_reward.weight", 0, 0, 1000, SAME,                                                 \
+        "share of k1.5's length reward within a group: the shorter of right answers are worth more; 0 = off")                    \
+    U64(trainer_length_from, "trainer.length_reward.from_step", 0, 0, 100000000, SAME, "first step that has it")                 \
+    U64(trainer_overlong_tokens, "trainer.overlong_tokens", 0, 0, 1048576, SAME,                                                 \
+        "DAPO's soft punishment: over this many last tokens below rollout.max_tokens an answer loses up to 1; 0 = off")          \
     U64(trainer_epochs, "trainer.epochs", 1, 1, 64, SAME, "passes over the batch of one iteration")                              \
     U64(trainer_minibatches, "trainer.minibatches", 1, 1, 256, SAME, "optimizer steps in one pass, over groups in order of id")  \
     BOOL(trainer_reset_optimizer, "trainer.reset_optimizer", false, SAME, "forget the optimizer's moments in each iteration")    \
@@ -119,6 +127,7 @@
     ENUM(reward_kind, "reward.kind", "exact", "exact|numeric|command", SAME, "how an answer is scored")                          \
     LIST(reward_command, "reward.command", SAME, "program and arguments that score answers, JSON lines in and out")              \
     U64(reward_timeout_ms, "reward.timeout_ms", 10000, 1, 3600000, SAME, "hard time limit for one answer")                       \
+    F64(reward_correct, "reward.correct", 0.5, -1e9, 1e9, SAME, "an answer with at least this reward counts as right")           \
     F64(reward_tolerance, "reward.tolerance", 1e-6, 0, 1e9, SAME, "numeric: largest relative difference")                        \
     U64(reward_retries, "reward.retries", 2, 0, 100, FREE, "further tries before a trajectory is dropped")                       \
                                                                                                                                  \

@@ -1,7 +1,7 @@
 /* vectors - what Hugging Face's DeepseekV3ForCausalLM says, for tests: the .k2v files of tests/unit/model/vectors, or fresh ones
  * in the folder K2_VECTORS. tests/interop/model/make_vectors.py makes them and describes their form.
  *
- * Include after cmocka.h. A file that is not as expected fails the test.
+ * Include after cmocka.h; define VECTORS_DIR before for another folder of committed files. A file that is not as expected fails the test.
  */
 #ifndef K2_TESTS_SUPPORT_VECTORS_H
 #define K2_TESTS_SUPPORT_VECTORS_H
@@ -14,6 +14,9 @@
 #include "common/model/model.h"
 
 #define VECTORS_CASES_MAX 256u
+#ifndef VECTORS_DIR
+#define VECTORS_DIR K2_SOURCE_DIR "/tests/unit/model/vectors"
+#endif
 
 typedef struct vectors_record {
     char name[128];
@@ -30,7 +33,7 @@ typedef struct vectors {
 static inline const char *vectors_dir(void)
 {
     const char *fresh = getenv("K2_VECTORS");
-    return fresh ? fresh : K2_SOURCE_DIR "/tests/unit/model/vectors";
+    return fresh ? fresh : VECTORS_DIR;
 }
 
 static inline int vectors_is_case(const struct dirent *e)

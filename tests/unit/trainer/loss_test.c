@@ -160,16 +160,22 @@ static void test_group_of_one(void **state)
 static void test_correction(void **state)
 {
     (void)state;
-    assert_true(k2i_loss_correction(-1.25f, -1.25f, 2) == 1);
-    assert_float_equal(k2i_loss_correction(-1, -1.5f, 2), exp(0.5), 1e-6);
-    assert_true(k2i_loss_correction(-1, -5, 2) == 2);
-    assert_float_equal(k2i_loss_correction(-5, -1, 2), exp(-4), 1e-6);
+    k2i_correction tis = {.max = 2}, icepop = {.masks = true, .min = 0.5, .max = 2};
+    assert_true(k2i_loss_correction(&tis, -1.25f, -1.25f) == 1);
+    assert_float_equal(k2i_loss_correction(&tis, -1, -1.5f), exp(0.5), 1e-6);
+    assert_true(k2i_loss_correction(&tis, -1, -5) == 2);
+    assert_float_equal(k2i_loss_correction(&tis, -5, -1), exp(-4), 1e-6);
+    tis.min = 0.25;
+    assert_true(k2i_loss_correction(&tis, -5, -1) == 0.25f);
+    assert_true(k2i_loss_correction(&icepop, -1.25f, -1.25f) == 1);
+    assert_float_equal(k2i_loss_correction(&icepop, -1, -1.5f), exp(0.5), 1e-6);
+    assert_true(k2i_loss_correction(&icepop, -1, -5) == 0 && k2i_loss_correction(&icepop, -5, -1) == 0);
 }
 
 static void test_not_finite(void **state)
 {
     (void)state;
-    static const char *const names[] = {"cross_entropy", "mirror", "grpo"};
+    static const char *const names[] = {"cross_entropy", "mirror", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++"};
     for (size_t i = 0; i < K2_COUNT(names); i++) {
         float now[2] = {-1, NAN}, old[2] = {-1, -1}, weight[2] = {1, 1}, d[2];
         k2i_loss_in in = {.count = 2, .logp = now, .logp_old = old, .weight = weight, .advantage = 1};

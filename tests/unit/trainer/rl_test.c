@@ -157,6 +157,57 @@ static void test_correction_switch(void **state)
     assert_true(metric("correction_mean") == 1.125);
 }
 
+/* Each loss goes its own way, the same one with one rank and two; only dapo leaves out the groups without a difference. */
+static void test_losses(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"mirror", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++"};
+    k2_digest digests[K2_COUNT(names)];
+    plan p = plan_make();
+    p.config.trainer_epochs = 2;
+    for (size_t i = 0; i < K2_COUNT(names); i++) {
+        snprintf(p.config.trainer_loss, sizeof(p.config.trainer_loss), "%s", names[i]);
+        digests[i] = run(&p);
+        assert_true(metric("updates") == 2 && metric("skipped") == 0 && metric("grad_norm") > 0);
+        assert_true((metric("masked_tokens") > 0) == (strcmp(names[i], "dapo") == 0));
+        for (size_t k = 0; k < i; k++) assert_false(k2_digest_equal(digests[i], digests[k]));
+    }
+}
+
+static void test_icepop(void **state)
+{
+    (void)state;
+    plan p = plan_make();
+    p.shift_old = -2; /* e^2 is out of bounds, 1 is inside */
+    p.old = 5;
+    snprintf(p.config.trainer_old_segments, sizeof(p.config.trainer_old_segments), "correct");
+    snprintf(p.config.trainer_correction_kind, sizeof(p.config.trainer_correction_kind), "icepop");
+    p.config.trainer_correction_min = 0.5;
+    p.config.trainer_correction_max = 5;
+    run(&p);
+    assert_true(metric("masked_tokens") > 5 && metric("correction_mean") == 1);
+    p.shift_old = 0;
+    run(&p);
+    assert_true(metric("masked_tokens") == 0);
+}
+
+static void test_lengths(void **state)
+{
+    (void)state;
+    plan p = plan_make();
+    k2_digest plain = run(&p);
+    p.config.trainer_length_weight = 0.5;
+    p.config.trainer_length_from = 4; /* the step is 3 */
+    assert_true(k2_digest_equal(plain, run(&p)));
+    p.config.trainer_length_from = 3;
+    k2_digest length = run(&p);
+    p.config.trainer_length_weight = 0;
+    p.config.rollout_max_tokens = FIXTURE_LONGEST;
+    p.config.trainer_overlong_tokens = 8;
+    k2_digest overlong = run(&p);
+    assert_false(k2_digest_equal(plain, length) || k2_digest_equal(plain, overlong) || k2_digest_equal(length, overlong));
+}
+
 /* The second update of the step meets infinity: the first one is undone too. */
 static void start_body(fixture_rank *r)
 {
@@ -212,9 +263,11 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_on_policy),          cmocka_unit_test(test_many_updates),
-        cmocka_unit_test(test_older_tokens),       cmocka_unit_test(test_correction_switch),
-        cmocka_unit_test(test_bad_step_is_undone), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_on_policy),    cmocka_unit_test(test_many_updates),
+        cmocka_unit_test(test_older_tokens), cmocka_unit_test(test_correction_switch),
+        cmocka_unit_test(test_losses),       cmocka_unit_test(test_icepop),
+        cmocka_unit_test(test_lengths),      cmocka_unit_test(test_bad_step_is_undone),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
