@@ -62,7 +62,7 @@ uint64_t k2i_engine_bytes(const k2i_engine_plan *plan, const k2_dims *dims)
     uint64_t pages = (uint64_t)c->pages * k2_model_page_floats(dims, c->page_tokens) * sizeof(float);
     uint64_t keys = (uint64_t)c->pages * (c->page_tokens * sizeof(int32_t) + sizeof(k2i_page) + 4 * sizeof(uint32_t));
     uint64_t tables = (uint64_t)c->batch_max * (c->context_max / c->page_tokens + 1) * sizeof(uint32_t);
-    uint64_t logits = ((uint64_t)c->batch_max * sizeof(float) + sizeof(double) + sizeof(uint32_t)) * dims->vocab_size;
+    uint64_t logits = (uint64_t)c->batch_max * sizeof(float) * dims->vocab_size + k2i_sampler_bytes(dims->vocab_size);
     uint64_t rows = rows_max(c) * (sizeof(k2_model_row) + sizeof(k2i_row));
     uint64_t job = c->context_max * (sizeof(int32_t) + sizeof(float)), all = job * c->requests_max;
     uint64_t jobs = K2_MIN(all, K2I_JOBS_BYTES_MAX) + (uint64_t)c->requests_max * (sizeof(k2i_job) + sizeof(k2i_request *));

@@ -358,11 +358,15 @@ static bool is_stop(const k2i_request *r, int32_t token)
 }
 
 /* The tokens that the trajectory has generated, over all its parts: the end of the sequence. A cut between two parts must not
- * change when it ends. */
+ * change what is drawn, nor when it ends. */
+static uint32_t generated(const k2i_request *r)
+{
+    return (uint32_t)K2_MIN(r->position + (r->len - r->prompt_len), (uint64_t)r->len);
+}
+
 static bool repeats(const k2i_core *c, const k2i_request *r)
 {
-    uint64_t generated = r->position + (r->len - r->prompt_len);
-    size_t n = (size_t)K2_MIN(generated, (uint64_t)r->len);
+    size_t n = generated(r);
     return r->repetition && k2i_repeats(r->tokens + (r->len - n), n, &c->cfg.repetition) > 0;
 }
 
@@ -371,7 +375,12 @@ static void draw(k2i_core *c, k2i_request *r, const float *row, k2i_logprob *log
     uint32_t drawn = r->len - r->prompt_len, token;
     uint64_t position = (K2_PLANTED(WRONG_POSITION) ? 0 : r->position) + drawn;
     double u = k2_rand_unit(r->seed, K2_STREAM_SAMPLE, r->trajectory, position);
-    if (!k2i_sample(&c->sampler, row, &r->sampling, u, &token)) {
+    k2i_behind behind = {.tokens = r->tokens,
+                         .len = r->len,
+                         .generated = generated(r),
+                         .banned = r->stop_ids,
+                         .banned_count = r->position + drawn < r->new_min ? r->stop_count : 0};
+    if (!k2i_sample(&c->sampler, row, &r->sampling, &behind, u, &token)) {
         finish(c, r, K2I_FAILED);
         return;
     }

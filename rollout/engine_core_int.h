@@ -44,6 +44,7 @@ typedef struct k2i_request {
     k2i_sampling sampling;
     int32_t stop_ids[K2I_STOP_IDS_MAX];
     uint32_t stop_count;
+    uint64_t new_min;       /* before so many generated tokens, those before `position` too, no stop id is drawn */
     bool repetition;        /* end it when its generated tokens repeat themselves */
     bool training;          /* never crosses a change of weights */
     bool has_digest;

@@ -22,6 +22,8 @@ struct k2i_generation {
     uint64_t flight, trajectory; /* in the flight recorder: id, 0 before it is admitted; what the proxy knows it by */
     char *stops[K2_OPENAI_STOPS_MAX];
     size_t stop_count, stop_longest;
+    bool include_stop;
+    k2i_bias *bias;
     k2_token_stream decoder;
     k2_buf text;      /* decoded and not sent; of a whole answer everything */
     size_t tail;      /* bytes at the beginning of `text` that were there before this request: they only serve to find stops */
@@ -62,6 +64,7 @@ static void generation_free(k2i_generation *g)
                          g->job.len - g->job.req.prompt_len);
     for (size_t i = 0; i < g->stop_count; i++) k2_free(g->stops[i]);
     k2_buf_fini(&g->text);
+    k2_free(g->bias);
     k2_free(g->job.req.tokens);
     k2_free(g->job.req.logps);
     k2_free(g);
@@ -107,30 +110,41 @@ static void decode_one(k2i_generation *g, int32_t token)
     K2_ASSERT(code == K2_OK || code == K2_LIMIT);
 }
 
-/* The first stop string that ends at or behind `from`; cuts the text in front of it. */
+/* The first stop string that ends at or behind `from`; cuts the text there, the stop string included where it is wanted. */
 static bool cut_at_stop(k2i_generation *g, size_t from)
 {
-    size_t best = SIZE_MAX;
+    size_t best = SIZE_MAX, bytes = 0;
     for (size_t i = 0; i < g->stop_count; i++) {
         size_t n = strlen(g->stops[i]);
         size_t begin = from + 1 > n ? from + 1 - n : 0;
         if (g->text.len < n) continue;
         const char *hit = memmem(g->text.data + begin, g->text.len - begin, g->stops[i], n);
-        if (hit && (size_t)(hit - g->text.data) < best) best = (size_t)(hit - g->text.data);
+        if (!hit || (size_t)(hit - g->text.data) >= best) continue;
+        best = (size_t)(hit - g->text.data);
+        bytes = n;
     }
     if (best == SIZE_MAX) return false;
-    g->text.len = K2_MAX(best, g->tail);
+    g->text.len = K2_MAX(best + (g->include_stop ? bytes : 0), g->tail);
     g->text.data[g->text.len] = 0;
     return true;
+}
+
+/* Whether token number i ends the answer as a stop id; its text, if it has one, is then no part of the answer. */
+static bool is_stop_token(const k2i_generation *g, uint32_t i)
+{
+    return !g->include_stop && g->job.finish == K2I_STOP && i + 1 == g->job.len;
 }
 
 /* Token by token where there are stop strings, for the answer ends with the very token that completes one. */
 static void decode_new(k2i_generation *g)
 {
+    const k2i_request *r = &g->job.req;
     while (g->decoded < g->job.len && !g->stopped) {
         size_t from = g->text.len;
-        decode_one(g, g->job.req.tokens[g->decoded++]);
-        if (g->stop_count > 0 && g->text.len > from) g->stopped = cut_at_stop(g, from);
+        uint32_t i = g->decoded++;
+        if (!is_stop_token(g, i)) decode_one(g, r->tokens[i]);
+        bool early = r->position + (g->decoded - r->prompt_len) <= r->new_min;
+        if (g->stop_count > 0 && g->text.len > from && !early) g->stopped = cut_at_stop(g, from);
     }
     bool last = g->job.finish != K2I_RUNNING || g->stopped;
     if (last && !g->stopped) {
@@ -408,6 +422,17 @@ static bool take_length(const k2i_server *s, const k2_openai_request *r, size_t 
     return r->max_tokens > 0;
 }
 
+static bool check_ids(const k2i_server *s, const k2_openai_request *r, k2_openai_error *e)
+{
+    for (size_t i = 0; i < r->bias_count; i++) {
+        if (r->bias[i].id < s->served.vocab) continue;
+        k2_openai_error_set(e, 400, NULL, "logit_bias", "logit_bias: token id %u is outside of the vocabulary of %u",
+                            r->bias[i].id, s->served.vocab);
+        return false;
+    }
+    return true;
+}
+
 static bool check_model(const k2i_server *s, const k2_openai_request *r, k2_openai_error *e)
 {
     if (!r->model || strcmp(r->model, s->model_name) == 0) return true;
@@ -428,7 +453,18 @@ static void fill_request(k2i_generation *g, const k2_openai_request *r)
     q->seed = r->k2.has_seed ? r->k2.seed : r->has_seed ? r->seed : s->seed;
     q->trajectory = r->k2.has_trajectory ? r->k2.trajectory : seeded ? 0 : s->count;
     q->position = r->k2.position;
-    q->sampling = (k2i_sampling){.temperature = r->temperature, .top_p = r->top_p, .top_k = (uint32_t)r->top_k};
+    g->bias = k2_alloc_array(K2_MAX(r->bias_count, (size_t)1), sizeof *g->bias);
+    for (size_t i = 0; i < r->bias_count; i++) g->bias[i] = (k2i_bias){(int32_t)r->bias[i].id, (float)r->bias[i].add};
+    q->sampling = (k2i_sampling){.temperature = r->temperature,
+                                 .top_p = r->top_p,
+                                 .top_k = (uint32_t)r->top_k,
+                                 .min_p = (float)r->min_p,
+                                 .repetition = (float)r->repetition_penalty,
+                                 .frequency = (float)r->frequency_penalty,
+                                 .presence = (float)r->presence_penalty,
+                                 .bias = g->bias,
+                                 .bias_count = (uint32_t)r->bias_count};
+    q->new_min = r->min_tokens;
     q->training = r->k2.train;
     q->has_digest = r->k2.has_digest;
     q->digest = r->k2.digest;
@@ -444,6 +480,7 @@ static void fill_request(k2i_generation *g, const k2_openai_request *r)
     g->stream = r->stream;
     g->usage = r->include_usage;
     g->logprobs = r->logprobs;
+    g->include_stop = r->include_stop;
     g->created = k2_wall_us() / 1000000;
     g->begin_ns = k2_loop_now_ns(s->loop);
     snprintf(g->id, sizeof g->id, "%s-%016llx", r->chat ? "chatcmpl" : "cmpl",
@@ -491,8 +528,8 @@ void k2i_generate(k2i_server *s, k2_http_req *req, bool chat)
     k2_tokens prompt;
     k2_tokens_init(&prompt, s->served.context_max);
     uint32_t new_max = 0;
-    bool ok = check_model(s, &r, &e) && k2_openai_refuse_extra(&r, &e) && take_prompt(s, &r, &prompt, &e) &&
-              take_length(s, &r, prompt.count, &new_max, &e) && check_state(s, &r, &e);
+    bool ok = check_model(s, &r, &e) && k2_openai_refuse_extra(&r, &e) && check_ids(s, &r, &e) &&
+              take_prompt(s, &r, &prompt, &e) && take_length(s, &r, prompt.count, &new_max, &e) && check_state(s, &r, &e);
     if (ok) {
         k2i_generation *g = generation_new(s, (uint32_t)prompt.count, new_max);
         memcpy(g->job.req.tokens, prompt.ids, prompt.count * sizeof *prompt.ids);

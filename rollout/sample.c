@@ -10,18 +10,27 @@
 #define COLDEST  1e-6    /* a lower temperature is greedy */
 #define FAINTEST -100.0f /* exp of less is 0 anyway; keeps infinities out of the kernel */
 
+uint64_t k2i_sampler_bytes(uint32_t vocab)
+{
+    return (uint64_t)vocab * 2 * (sizeof(float) + sizeof(uint32_t));
+}
+
 void k2i_sampler_init(k2i_sampler *s, uint32_t vocab)
 {
     K2_ASSERT(vocab >= 1);
     s->vocab = vocab;
     s->weight = k2_alloc_array(vocab, sizeof *s->weight);
+    s->row = k2_alloc_array(vocab, sizeof *s->row);
     s->heap = k2_alloc_array(vocab, sizeof *s->heap);
+    s->seen = k2_alloc_array(vocab, sizeof *s->seen);
 }
 
 void k2i_sampler_fini(k2i_sampler *s)
 {
     k2_free(s->weight);
+    k2_free(s->row);
     k2_free(s->heap);
+    k2_free(s->seen);
     memset(s, 0, sizeof *s);
 }
 
@@ -103,29 +112,78 @@ static uint32_t draw_ordered(k2i_sampler *s, const float *row, const k2i_samplin
         sum += (double)s->weight[s->heap[n - 1 - i]];
         if (sum > target) return s->heap[n - 1 - i];
     }
+    while (count > 1 && s->weight[s->heap[n - count]] == 0) count--;
     return s->heap[n - count];
 }
 
-/* weight[i] = exp((row[i] - max) / temperature), with the model's own exponential. */
-static void weigh(k2i_sampler *s, const float *row, float max, double temperature)
+/* weight[i] = exp((row[i] - max) / temperature), with the model's own exponential; 0 for what min_p or a ban leaves out. */
+static void weigh(k2i_sampler *s, const float *row, float max, const k2i_sampling *rule)
 {
-    float scale = (float)(1.0 / temperature);
+    float scale = (float)(1.0 / rule->temperature);
     for (uint32_t i = 0; i < s->vocab; i++) {
         float x = (row[i] - max) * scale;
         s->weight[i] = x > FAINTEST ? x : FAINTEST;
     }
     k2_kern_exp(s->vocab, s->weight, 0.0f, s->weight);
+    if (rule->min_p <= 0 && row != s->row) return;
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        if (s->weight[i] < rule->min_p || row[i] == -INFINITY) s->weight[i] = 0;
+    }
 }
 
-bool k2i_sample(k2i_sampler *s, const float *row, const k2i_sampling *rule, double u, uint32_t *token)
+/* ---- what the sequence and the client have to say ---------------------------------------------------------------------- */
+
+#define SEEN      0x80000000u /* in `seen`: the id is in the sequence; the other bits count how often it was generated */
+#define SEEN_MASK 0x7fffffffu
+
+static bool penalizes(const k2i_sampling *rule)
+{
+    return (rule->repetition != 0 && rule->repetition != 1) || rule->frequency != 0 || rule->presence != 0;
+}
+
+/* Each id of the sequence once: marks are set in one pass and taken away in the next. Nothing is kept from one draw to the
+ * next, so a request that is preempted, moved or continued needs no books. */
+static void penalize(k2i_sampler *s, const k2i_sampling *rule, const k2i_behind *b)
+{
+    for (uint32_t i = 0; i < b->len; i++) {
+        uint32_t *seen = &s->seen[b->tokens[i]];
+        *seen = (*seen | SEEN) + (i >= b->len - b->generated);
+    }
+    for (uint32_t i = 0; i < b->len; i++) {
+        uint32_t *seen = &s->seen[b->tokens[i]];
+        float *row = &s->row[b->tokens[i]], times = (float)(*seen & SEEN_MASK);
+        if (*seen == 0) continue;
+        *seen = 0;
+        if (rule->repetition != 0 && rule->repetition != 1) *row = *row > 0 ? *row / rule->repetition : *row * rule->repetition;
+        if (times > 0) *row = *row - rule->frequency * times - rule->presence;
+    }
+}
+
+/* The row after steps 1 to 3: the given one, where they change nothing. */
+static const float *adjust(k2i_sampler *s, const float *row, const k2i_sampling *rule, const k2i_behind *b)
+{
+    bool banned = b && b->banned_count > 0, penalties = b && penalizes(rule);
+    if (!banned && !penalties && rule->bias_count == 0) return row;
+    memcpy(s->row, row, s->vocab * sizeof *row);
+    for (uint32_t i = 0; i < rule->bias_count; i++) s->row[rule->bias[i].id] += rule->bias[i].add;
+    if (penalties) penalize(s, rule, b);
+    for (uint32_t i = 0; banned && i < b->banned_count; i++) {
+        if ((uint32_t)b->banned[i] < s->vocab) s->row[b->banned[i]] = -INFINITY;
+    }
+    return s->row;
+}
+
+bool k2i_sample(k2i_sampler *s, const float *row, const k2i_sampling *rule, const k2i_behind *behind, double u, uint32_t *token)
 {
     if (!k2_kern_finite(s->vocab, row)) return false;
+    row = adjust(s, row, rule, behind);
     uint32_t best = greatest(row, s->vocab);
+    if (row[best] == -INFINITY) return false;
     if (rule->temperature < COLDEST || rule->top_k == 1) {
         *token = best;
         return true;
     }
-    weigh(s, row, row[best], rule->temperature);
+    weigh(s, row, row[best], rule);
     double total = 0;
     for (uint32_t i = 0; i < s->vocab; i++) total += (double)s->weight[i];
     if (rule->top_p < 1 || (rule->top_k > 0 && rule->top_k < s->vocab)) {

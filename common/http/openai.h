@@ -17,6 +17,7 @@
 #define K2_OPENAI_MESSAGES_MAX 4096u    /* messages of one chat */
 #define K2_OPENAI_PROMPT_MAX   1048576u /* token ids of one prompt: above any context length we know */
 #define K2_OPENAI_TOKENS_MAX   1048576u /* max_tokens of one request, likewise */
+#define K2_OPENAI_BIAS_MAX     1024u    /* token ids of one logit_bias; OpenAI allows 300 */
 
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
@@ -54,6 +55,11 @@ typedef struct k2_openai_ext {
     k2_digest digest;
 } k2_openai_ext;
 
+typedef struct k2_openai_bias {
+    uint32_t id;
+    double add; /* -100 .. 100, to the id's logit */
+} k2_openai_bias;
+
 typedef struct k2_openai_request {
     bool chat, stream, include_usage;
     bool logprobs;         /* log-probability of each generated token is wanted */
@@ -71,11 +77,18 @@ typedef struct k2_openai_request {
     uint32_t max_tokens;        /* 1 .. K2_OPENAI_TOKENS_MAX; in chat also given as max_completion_tokens */
     double temperature, top_p;  /* 1 and 1 when not given; 0 <= temperature <= 100, 0 < top_p <= 1 */
     int32_t top_k;              /* 0 when not given: off; -1 is read as 0 */
+    double min_p;               /* 0 when not given: off */
+    double frequency_penalty, presence_penalty; /* -2 .. 2, 0 when not given */
+    double repetition_penalty;  /* above 0, 1 when not given */
+    k2_openai_bias *bias;
+    size_t bias_count;
     uint64_t seed;
     char *stops[K2_OPENAI_STOPS_MAX];
     size_t stop_count;
     uint32_t stop_ids[K2_OPENAI_STOPS_MAX];
     size_t stop_id_count;
+    bool include_stop;          /* a stop string belongs to the answer's text */
+    uint32_t min_tokens;        /* before so many generated tokens (those before k2.position count) nothing ends the answer */
     k2_openai_ext k2;
     /* Parameters that are not known here, as they stood, `"a":1,"b":[2]` without braces; NULL when none. A proxy passes them
      * on, the built-in engine refuses them: extra_name is the first one's name, extra_near the nearest known name or NULL. */
@@ -88,8 +101,7 @@ typedef struct k2_openai_request {
  *
  * memory   out owns its strings; k2_openai_request_fini frees them. On an error out is empty and need not be finished
  * keeps    `user`, `store`, `metadata`, `service_tier` and other names without a say in the tokens are accepted and dropped; n,
- *          best_of, echo, suffix, penalties, logit_bias, response_format, tools and the like only at the value that changes
- *          nothing; logprobs up to 1 (chat: true, with top_logprobs 0), as only the sampled token's is given
+ *          best_of, echo, suffix, response_format, tools and the like only at the value that changes nothing; logprobs up to 1 (chat: true, with top_logprobs 0), as only the sampled token's is given
  * errors   false with err (status 400, param names the place): not JSON, wrong type, out of range, duplicate keys, not UTF-8
  * tests    tests/unit/http/openai_test.c
  */

@@ -19,4 +19,33 @@ void k2i_openai_put_u64(k2_buf *out, uint64_t v);
 /* [1,2,3] */
 void k2i_openai_put_ids(k2_buf *out, const uint32_t *ids, size_t count);
 
+/* ---- reading members of a request: false with the error that names the place ---- */
+
+typedef struct k2i_reader {
+    k2_openai_request *r;
+    k2_openai_error *err;
+    const char *name; /* of the parameter that is read */
+} k2i_reader;
+
+bool k2i_reader_bad(k2i_reader *x, const char *at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+bool k2i_reader_expected(k2i_reader *x, const char *at, const char *what, const cJSON *v);
+bool k2i_reader_bool(k2i_reader *x, const cJSON *v, bool *out);
+bool k2i_reader_int(k2i_reader *x, const cJSON *v, int64_t lo, int64_t hi, int64_t *out);
+bool k2i_reader_double(k2i_reader *x, const cJSON *v, double lo, double hi, double *out);
+/* A list of up to `count` token ids (asserted). */
+bool k2i_reader_ids(k2i_reader *x, const cJSON *array, uint32_t *out, size_t count);
+
+/* How tokens are drawn, when they end and what is told of them: openai_sampling.c. */
+typedef struct k2i_sampling_param {
+    const char *name;
+    bool (*read)(k2i_reader *x, const cJSON *v);
+    bool in_completion, in_chat;
+} k2i_sampling_param;
+extern const k2i_sampling_param k2i_sampling_params[];
+extern const size_t k2i_sampling_param_count;
+/* What only holds between parameters. */
+bool k2i_sampling_check(k2i_reader *x);
+/* so_far: generated tokens that the written request has in its prompt. */
+void k2i_sampling_write(k2_buf *out, const k2_openai_request *r, size_t so_far);
+
 #endif

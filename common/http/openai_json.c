@@ -70,6 +70,76 @@ void k2_openai_write_u64(k2_buf *out, uint64_t v)
     if (!exact) k2_buf_puts(out, "\"");
 }
 
+/* ---- reading members of a request ------------------------------------------------------------------------------ */
+
+bool k2i_reader_bad(k2i_reader *x, const char *at, const char *fmt, ...)
+{
+    char text[K2_ERROR_TEXT_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    k2_openai_error_set(x->err, 400, NULL, at, "%s: %s", at, text);
+    return false;
+}
+
+static const char *kind_of(const cJSON *v)
+{
+    if (cJSON_IsNull(v)) return "null";
+    if (cJSON_IsBool(v)) return "a boolean";
+    if (cJSON_IsNumber(v)) return "a number";
+    if (cJSON_IsString(v)) return "a string";
+    return cJSON_IsArray(v) ? "an array" : "an object";
+}
+
+bool k2i_reader_expected(k2i_reader *x, const char *at, const char *what, const cJSON *v)
+{
+    if (cJSON_IsNumber(v)) return k2i_reader_bad(x, at, "expected %s, found %.15g", what, v->valuedouble);
+    return k2i_reader_bad(x, at, "expected %s, found %s", what, kind_of(v));
+}
+
+bool k2i_reader_bool(k2i_reader *x, const cJSON *v, bool *out)
+{
+    if (!cJSON_IsBool(v)) return k2i_reader_expected(x, x->name, "true or false", v);
+    *out = cJSON_IsTrue(v);
+    return true;
+}
+
+bool k2i_reader_int(k2i_reader *x, const cJSON *v, int64_t lo, int64_t hi, int64_t *out)
+{
+    char what[80];
+    if (k2i_openai_read_int(v, lo, hi, out)) return true;
+    snprintf(what, sizeof what, "an integer from %lld to %lld", (long long)lo, (long long)hi);
+    return k2i_reader_expected(x, x->name, what, v);
+}
+
+bool k2i_reader_double(k2i_reader *x, const cJSON *v, double lo, double hi, double *out)
+{
+    char what[80];
+    if (cJSON_IsNumber(v) && v->valuedouble >= lo && v->valuedouble <= hi) {
+        *out = v->valuedouble;
+        return true;
+    }
+    snprintf(what, sizeof what, "a number from %g to %g", lo, hi);
+    return k2i_reader_expected(x, x->name, what, v);
+}
+
+bool k2i_reader_ids(k2i_reader *x, const cJSON *array, uint32_t *out, size_t count)
+{
+    size_t i = 0;
+    for (const cJSON *e = array->child; e; e = e->next, i++) {
+        int64_t id;
+        char at[64];
+        K2_ASSERT(i < count);
+        if (!k2i_openai_read_int(e, 0, INT32_MAX, &id)) {
+            snprintf(at, sizeof at, "%s[%zu]", x->name, i);
+            return k2i_reader_expected(x, at, "a token id", e);
+        }
+        out[i] = (uint32_t)id;
+    }
+    return true;
+}
+
 /* ---- errors ------------------------------------------------------------------------------------------------------- */
 
 void k2_openai_error_set(k2_openai_error *e, int status, const char *code, const char *param, const char *fmt, ...)

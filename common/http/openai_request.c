@@ -1,103 +1,31 @@
-/* openai_request.c - reading the body of a completion request. One table names every parameter that is known; each row says how
- * it is read, or at which value it changes nothing and may be dropped. */
+/* openai_request.c - reading the body of a completion request. Two tables name every parameter that is known: the one here,
+ * whose rows say how it is read, or at which value it changes nothing and may be dropped; and that of openai_sampling.c. */
 #include "openai_int.h"
 
 #include <stdio.h>
 #include <string.h>
 
-typedef struct reader {
-    k2_openai_request *r;
-    k2_openai_error *err;
-    const char *name; /* of the parameter that is read */
-} reader;
+#define PARAMS_MAX 96u /* of both tables together */
 
 typedef enum neutral { N_NONE, N_ANY, N_ZERO, N_ONE, N_FALSE, N_EMPTY, N_TEXT, N_AUTO } neutral;
 
 typedef struct param {
     const char *name;
-    bool (*read)(reader *x, const cJSON *v); /* NULL: see neutral */
+    bool (*read)(k2i_reader *x, const cJSON *v); /* NULL: see neutral */
     neutral neutral;
     bool in_completion, in_chat;
 } param;
 
-__attribute__((format(printf, 3, 4))) static bool bad(reader *x, const char *at, const char *fmt, ...)
-{
-    char text[K2_ERROR_TEXT_MAX];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    k2_openai_error_set(x->err, 400, NULL, at, "%s: %s", at, text);
-    return false;
-}
-
-static const char *kind_of(const cJSON *v)
-{
-    if (cJSON_IsNull(v)) return "null";
-    if (cJSON_IsBool(v)) return "a boolean";
-    if (cJSON_IsNumber(v)) return "a number";
-    if (cJSON_IsString(v)) return "a string";
-    return cJSON_IsArray(v) ? "an array" : "an object";
-}
-
-static bool expected(reader *x, const char *at, const char *what, const cJSON *v)
-{
-    if (cJSON_IsNumber(v)) return bad(x, at, "expected %s, found %.15g", what, v->valuedouble);
-    return bad(x, at, "expected %s, found %s", what, kind_of(v));
-}
-
-static bool read_bool(reader *x, const cJSON *v, bool *out)
-{
-    if (!cJSON_IsBool(v)) return expected(x, x->name, "true or false", v);
-    *out = cJSON_IsTrue(v);
-    return true;
-}
-
-static bool read_int(reader *x, const cJSON *v, int64_t lo, int64_t hi, int64_t *out)
-{
-    char what[80];
-    if (k2i_openai_read_int(v, lo, hi, out)) return true;
-    snprintf(what, sizeof what, "an integer from %lld to %lld", (long long)lo, (long long)hi);
-    return expected(x, x->name, what, v);
-}
-
-static bool read_double(reader *x, const cJSON *v, double lo, double hi, double *out)
-{
-    char what[80];
-    if (cJSON_IsNumber(v) && v->valuedouble >= lo && v->valuedouble <= hi) {
-        *out = v->valuedouble;
-        return true;
-    }
-    snprintf(what, sizeof what, "a number from %g to %g", lo, hi);
-    return expected(x, x->name, what, v);
-}
-
 /* ---- one function a parameter ------------------------------------------------------------------------------------- */
 
-static bool p_model(reader *x, const cJSON *v)
+static bool p_model(k2i_reader *x, const cJSON *v)
 {
-    if (!cJSON_IsString(v)) return expected(x, "model", "a string", v);
+    if (!cJSON_IsString(v)) return k2i_reader_expected(x, "model", "a string", v);
     x->r->model = k2_strdup(v->valuestring);
     return true;
 }
 
-static bool read_ids(reader *x, const cJSON *array, uint32_t *out, size_t count)
-{
-    size_t i = 0;
-    for (const cJSON *e = array->child; e; e = e->next, i++) {
-        int64_t id;
-        char at[64];
-        K2_ASSERT(i < count);
-        if (!k2i_openai_read_int(e, 0, INT32_MAX, &id)) {
-            snprintf(at, sizeof at, "%s[%zu]", x->name, i);
-            return expected(x, at, "a token id", e);
-        }
-        out[i] = (uint32_t)id;
-    }
-    return true;
-}
-
-static bool p_prompt(reader *x, const cJSON *v)
+static bool p_prompt(k2i_reader *x, const cJSON *v)
 {
     k2_openai_request *r = x->r;
     /* Clients may send a list of prompts; a list of one is the same as the one. */
@@ -107,17 +35,18 @@ static bool p_prompt(reader *x, const cJSON *v)
         r->prompt_bytes = strlen(v->valuestring);
         return true;
     }
-    if (!cJSON_IsArray(v)) return expected(x, "prompt", "a string or a list of token ids", v);
+    if (!cJSON_IsArray(v)) return k2i_reader_expected(x, "prompt", "a string or a list of token ids", v);
     int n = cJSON_GetArraySize(v);
-    if (n == 0) return bad(x, "prompt", "expected at least one token id, found an empty list");
-    if ((uint32_t)n > K2_OPENAI_PROMPT_MAX) return bad(x, "prompt", "more than %u token ids", K2_OPENAI_PROMPT_MAX);
-    if (cJSON_IsString(v->child) || cJSON_IsArray(v->child)) return bad(x, "prompt", "one prompt a request, found %d", n);
+    if (n == 0) return k2i_reader_bad(x, "prompt", "expected at least one token id, found an empty list");
+    if ((uint32_t)n > K2_OPENAI_PROMPT_MAX) return k2i_reader_bad(x, "prompt", "more than %u token ids", K2_OPENAI_PROMPT_MAX);
+    if (cJSON_IsString(v->child) || cJSON_IsArray(v->child))
+        return k2i_reader_bad(x, "prompt", "one prompt a request, found %d", n);
     r->prompt_ids_count = (size_t)n;
     r->prompt_ids = k2_alloc_array((size_t)n, sizeof *r->prompt_ids);
-    return read_ids(x, v, r->prompt_ids, r->prompt_ids_count);
+    return k2i_reader_ids(x, v, r->prompt_ids, r->prompt_ids_count);
 }
 
-static bool content_parts(reader *x, size_t m, const cJSON *list, k2_buf *out)
+static bool content_parts(k2i_reader *x, size_t m, const cJSON *list, k2_buf *out)
 {
     size_t i = 0;
     for (const cJSON *part = list->child; part; part = part->next, i++) {
@@ -126,27 +55,28 @@ static bool content_parts(reader *x, size_t m, const cJSON *list, k2_buf *out)
         const cJSON *text = cJSON_GetObjectItemCaseSensitive(part, "text");
         snprintf(at, sizeof at, "messages[%zu].content[%zu]", m, i);
         if (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0)
-            return bad(x, at, "only parts of type \"text\" are understood");
-        if (!cJSON_IsString(text)) return bad(x, at, "expected a string in \"text\"");
+            return k2i_reader_bad(x, at, "only parts of type \"text\" are understood");
+        if (!cJSON_IsString(text)) return k2i_reader_bad(x, at, "expected a string in \"text\"");
         k2_buf_puts(out, text->valuestring);
     }
     return true;
 }
 
-static bool read_message(reader *x, size_t i, const cJSON *v, k2_openai_message *out)
+static bool read_message(k2i_reader *x, size_t i, const cJSON *v, k2_openai_message *out)
 {
     static const char *const roles[] = {"system", "user", "assistant", "developer", "tool"};
     char at[64];
     snprintf(at, sizeof at, "messages[%zu]", i);
-    if (!cJSON_IsObject(v)) return expected(x, at, "an object with role and content", v);
+    if (!cJSON_IsObject(v)) return k2i_reader_expected(x, at, "an object with role and content", v);
     const cJSON *role = cJSON_GetObjectItemCaseSensitive(v, "role"), *content = cJSON_GetObjectItemCaseSensitive(v, "content");
     bool known = false;
     for (size_t k = 0; cJSON_IsString(role) && k < K2_COUNT(roles); k++) known |= strcmp(role->valuestring, roles[k]) == 0;
     snprintf(at, sizeof at, "messages[%zu].role", i);
-    if (!known) return bad(x, at, "expected one of system, user, assistant, developer, tool");
+    if (!known) return k2i_reader_bad(x, at, "expected one of system, user, assistant, developer, tool");
     out->role = k2_strdup(role->valuestring);
     snprintf(at, sizeof at, "messages[%zu].content", i);
-    if (!cJSON_IsString(content) && !cJSON_IsArray(content)) return bad(x, at, "expected a string or a list of text parts");
+    if (!cJSON_IsString(content) && !cJSON_IsArray(content))
+        return k2i_reader_bad(x, at, "expected a string or a list of text parts");
     k2_buf text;
     k2_buf_init(&text, SIZE_MAX / 4);
     bool ok = cJSON_IsString(content) ? k2_buf_puts(&text, content->valuestring) : content_parts(x, i, content, &text);
@@ -158,12 +88,13 @@ static bool read_message(reader *x, size_t i, const cJSON *v, k2_openai_message 
     return ok;
 }
 
-static bool p_messages(reader *x, const cJSON *v)
+static bool p_messages(k2i_reader *x, const cJSON *v)
 {
     k2_openai_request *r = x->r;
     int n = cJSON_IsArray(v) ? cJSON_GetArraySize(v) : 0;
-    if (n == 0) return bad(x, "messages", "expected a list of at least one message");
-    if ((uint32_t)n > K2_OPENAI_MESSAGES_MAX) return bad(x, "messages", "more than %u messages", K2_OPENAI_MESSAGES_MAX);
+    if (n == 0) return k2i_reader_bad(x, "messages", "expected a list of at least one message");
+    if ((uint32_t)n > K2_OPENAI_MESSAGES_MAX)
+        return k2i_reader_bad(x, "messages", "more than %u messages", K2_OPENAI_MESSAGES_MAX);
     r->messages = k2_alloc_array((size_t)n, sizeof *r->messages);
     for (const cJSON *e = v->child; e; e = e->next) {
         size_t i = r->message_count++;
@@ -172,110 +103,40 @@ static bool p_messages(reader *x, const cJSON *v)
     return true;
 }
 
-static bool p_max_tokens(reader *x, const cJSON *v)
+static bool p_max_tokens(k2i_reader *x, const cJSON *v)
 {
     int64_t n;
-    if (!read_int(x, v, 1, K2_OPENAI_TOKENS_MAX, &n)) return false;
+    if (!k2i_reader_int(x, v, 1, K2_OPENAI_TOKENS_MAX, &n)) return false;
     if (x->r->has_max_tokens && x->r->max_tokens != (uint32_t)n)
-        return bad(x, x->name, "max_tokens and max_completion_tokens differ: %u and %u", x->r->max_tokens, (uint32_t)n);
+        return k2i_reader_bad(x, x->name, "max_tokens and max_completion_tokens differ: %u and %u", x->r->max_tokens,
+                              (uint32_t)n);
     x->r->max_tokens = (uint32_t)n;
     x->r->has_max_tokens = true;
     return true;
 }
 
-static bool p_temperature(reader *x, const cJSON *v)
+static bool p_stream(k2i_reader *x, const cJSON *v)
 {
-    return x->r->has_temperature = read_double(x, v, 0, 100, &x->r->temperature);
+    return k2i_reader_bool(x, v, &x->r->stream);
+}
+static bool p_return_ids(k2i_reader *x, const cJSON *v)
+{
+    return k2i_reader_bool(x, v, &x->r->return_token_ids);
 }
 
-static bool p_top_p(reader *x, const cJSON *v)
+static bool p_stream_options(k2i_reader *x, const cJSON *v)
 {
-    if (!read_double(x, v, 0, 1, &x->r->top_p)) return false;
-    if (x->r->top_p == 0) return bad(x, "top_p", "expected a number above 0 and up to 1, found 0");
-    return x->r->has_top_p = true;
-}
-
-static bool p_top_k(reader *x, const cJSON *v)
-{
-    int64_t n;
-    if (!read_int(x, v, -1, INT32_MAX, &n)) return false;
-    x->r->top_k = n < 0 ? 0 : (int32_t)n;
-    return x->r->has_top_k = true;
-}
-
-static bool p_seed(reader *x, const cJSON *v)
-{
-    /* OpenAI's seed is signed; ours are the 64 bits. */
-    int64_t n;
-    if (k2i_openai_read_int(v, -(int64_t)K2I_JSON_EXACT_MAX, (int64_t)K2I_JSON_EXACT_MAX, &n))
-        x->r->seed = (uint64_t)n;
-    else if (!k2i_openai_read_u64(v, &x->r->seed))
-        return expected(x, "seed", "an integer, or a decimal string beyond 2^53", v);
-    return x->r->has_seed = true;
-}
-
-static bool p_stream(reader *x, const cJSON *v)
-{
-    return read_bool(x, v, &x->r->stream);
-}
-static bool p_ignore_eos(reader *x, const cJSON *v)
-{
-    return read_bool(x, v, &x->r->ignore_eos);
-}
-static bool p_return_ids(reader *x, const cJSON *v)
-{
-    return read_bool(x, v, &x->r->return_token_ids);
-}
-
-static bool p_stream_options(reader *x, const cJSON *v)
-{
-    if (!cJSON_IsObject(v)) return expected(x, x->name, "an object", v);
+    if (!cJSON_IsObject(v)) return k2i_reader_expected(x, x->name, "an object", v);
     const cJSON *usage = cJSON_GetObjectItemCaseSensitive(v, "include_usage");
     x->name = "stream_options.include_usage";
-    return !usage || cJSON_IsNull(usage) || read_bool(x, usage, &x->r->include_usage);
+    return !usage || cJSON_IsNull(usage) || k2i_reader_bool(x, usage, &x->r->include_usage);
 }
 
-static bool p_logprobs(reader *x, const cJSON *v)
-{
-    if (cJSON_IsBool(v)) {
-        x->r->logprobs = cJSON_IsTrue(v);
-        return true;
-    }
-    int64_t n;
-    if (x->r->chat || !k2i_openai_read_int(v, 0, 1, &n))
-        return expected(x, "logprobs", x->r->chat ? "true or false" : "0 or 1 (the sampled token's)", v);
-    x->r->logprobs = true;
-    return true;
-}
-
-static bool p_stop(reader *x, const cJSON *v)
-{
-    k2_openai_request *r = x->r;
-    bool one = cJSON_IsString(v);
-    if (!one && !cJSON_IsArray(v)) return expected(x, "stop", "a string or a list of strings", v);
-    for (const cJSON *e = one ? v : v->child; e; e = one ? NULL : e->next) {
-        if (!cJSON_IsString(e) || !e->valuestring[0]) return bad(x, "stop", "expected strings of at least one byte");
-        if (r->stop_count == K2_OPENAI_STOPS_MAX) return bad(x, "stop", "more than %u strings", K2_OPENAI_STOPS_MAX);
-        r->stops[r->stop_count++] = k2_strdup(e->valuestring);
-    }
-    return true;
-}
-
-static bool p_stop_ids(reader *x, const cJSON *v)
-{
-    k2_openai_request *r = x->r;
-    int n = cJSON_IsArray(v) ? cJSON_GetArraySize(v) : -1;
-    if (n < 0 || n > (int)K2_OPENAI_STOPS_MAX)
-        return bad(x, "stop_token_ids", "expected a list of up to %u token ids", K2_OPENAI_STOPS_MAX);
-    r->stop_id_count = (size_t)n;
-    return read_ids(x, v, r->stop_ids, K2_OPENAI_STOPS_MAX);
-}
-
-static bool p_k2(reader *x, const cJSON *v)
+static bool p_k2(k2i_reader *x, const cJSON *v)
 {
     static const char *const names[] = {"trajectory", "group", "position", "digest", "seed", "train", "repetition"};
     k2_openai_ext *k = &x->r->k2;
-    if (!cJSON_IsObject(v)) return expected(x, "k2", "an object", v);
+    if (!cJSON_IsObject(v)) return k2i_reader_expected(x, "k2", "an object", v);
     k->present = true;
     for (const cJSON *e = v->child; e; e = e->next) {
         const char *name = e->string;
@@ -289,22 +150,24 @@ static bool p_k2(reader *x, const cJSON *v)
         uint64_t *number = has == &k->has_trajectory ? &k->trajectory : has == &k->has_group ? &k->group : &k->seed;
         bool position = strcmp(name, "position") == 0;
         if (flag) {
-            if (!cJSON_IsBool(e)) return expected(x, at, "true or false", e);
+            if (!cJSON_IsBool(e)) return k2i_reader_expected(x, at, "true or false", e);
             *flag = cJSON_IsTrue(e);
         } else if (has || position) {
             if (!k2i_openai_read_u64(e, position ? &k->position : number))
-                return expected(x, at, "a number from 0 to 2^64-1", e);
+                return k2i_reader_expected(x, at, "a number from 0 to 2^64-1", e);
             if (has) *has = true;
         } else if (strcmp(name, "digest") == 0) {
-            if (!cJSON_IsString(e) || !k2_digest_parse(e->valuestring, &k->digest)) return bad(x, at, "expected 32 hex digits");
+            if (!cJSON_IsString(e) || !k2_digest_parse(e->valuestring, &k->digest))
+                return k2i_reader_bad(x, at, "expected 32 hex digits");
             k->has_digest = true;
         } else {
             const char *near = k2_str_nearest(name, names, K2_COUNT(names));
-            return bad(x, at, "unknown; expected one of trajectory, group, position, digest, seed, train, repetition%s%s%s",
-                       near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
+            return k2i_reader_bad(x, at,
+                                  "unknown; expected one of trajectory, group, position, digest, seed, train, repetition%s%s%s",
+                                  near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
         }
     }
-    if (k->position > K2_OPENAI_PROMPT_MAX) return bad(x, "k2.position", "above %u", K2_OPENAI_PROMPT_MAX);
+    if (k->position > K2_OPENAI_PROMPT_MAX) return k2i_reader_bad(x, "k2.position", "above %u", K2_OPENAI_PROMPT_MAX);
     return true;
 }
 
@@ -316,16 +179,8 @@ static const param params[] = {
     {"messages", p_messages, N_NONE, false, true},
     {"max_tokens", p_max_tokens, N_NONE, true, true},
     {"max_completion_tokens", p_max_tokens, N_NONE, false, true},
-    {"temperature", p_temperature, N_NONE, true, true},
-    {"top_p", p_top_p, N_NONE, true, true},
-    {"top_k", p_top_k, N_NONE, true, true},
-    {"seed", p_seed, N_NONE, true, true},
     {"stream", p_stream, N_NONE, true, true},
     {"stream_options", p_stream_options, N_NONE, true, true},
-    {"logprobs", p_logprobs, N_NONE, true, true},
-    {"stop", p_stop, N_NONE, true, true},
-    {"stop_token_ids", p_stop_ids, N_NONE, true, true},
-    {"ignore_eos", p_ignore_eos, N_NONE, true, true},
     {"return_token_ids", p_return_ids, N_NONE, true, true},
     {"k2", p_k2, N_NONE, true, true},
     /* Known, without a say in the tokens. */
@@ -342,11 +197,6 @@ static const param params[] = {
     {"best_of", NULL, N_ONE, true, false},
     {"echo", NULL, N_FALSE, true, false},
     {"suffix", NULL, N_EMPTY, true, false},
-    {"frequency_penalty", NULL, N_ZERO, true, true},
-    {"presence_penalty", NULL, N_ZERO, true, true},
-    {"repetition_penalty", NULL, N_ONE, true, true},
-    {"min_p", NULL, N_ZERO, true, true},
-    {"logit_bias", NULL, N_EMPTY, true, true},
     {"top_logprobs", NULL, N_ZERO, false, true},
     {"response_format", NULL, N_TEXT, true, true},
     {"tools", NULL, N_EMPTY, false, true},
@@ -382,9 +232,12 @@ static const char *neutral_text(neutral n)
 
 static const char *nearest_param(const char *name)
 {
-    const char *names[K2_COUNT(params)];
-    for (size_t i = 0; i < K2_COUNT(params); i++) names[i] = params[i].name;
-    return k2_str_nearest(name, names, K2_COUNT(params));
+    const char *names[PARAMS_MAX];
+    size_t count = 0;
+    K2_ASSERT(K2_COUNT(params) + k2i_sampling_param_count <= PARAMS_MAX);
+    for (size_t i = 0; i < K2_COUNT(params); i++) names[count++] = params[i].name;
+    for (size_t i = 0; i < k2i_sampling_param_count; i++) names[count++] = k2i_sampling_params[i].name;
+    return k2_str_nearest(name, names, count);
 }
 
 static void keep_extra(k2_openai_request *r, const cJSON *v)
@@ -409,34 +262,51 @@ static void keep_extra(k2_openai_request *r, const cJSON *v)
     k2_buf_fini(&text);
 }
 
-static bool read_param(reader *x, const cJSON *v)
+static bool is_name(const char *known, const char *name)
+{
+    return known[0] == name[0] && strcmp(known, name) == 0;
+}
+
+static bool misplaced(k2i_reader *x, const char *name)
+{
+    return k2i_reader_bad(x, name, "not a parameter of %s", x->r->chat ? "/v1/chat/completions" : "/v1/completions");
+}
+
+static bool read_param(k2i_reader *x, const cJSON *v)
 {
     for (const cJSON *e = v->next; e; e = e->next)
-        if (strcmp(e->string, v->string) == 0) return bad(x, v->string, "given twice");
+        if (strcmp(e->string, v->string) == 0) return k2i_reader_bad(x, v->string, "given twice");
+    const char *name = v->string;
     for (size_t i = 0; i < K2_COUNT(params); i++) {
         const param *p = &params[i];
-        if (p->name[0] != v->string[0] || strcmp(p->name, v->string) != 0) continue;
-        if (!(x->r->chat ? p->in_chat : p->in_completion))
-            return bad(x, p->name, "not a parameter of %s", x->r->chat ? "/v1/chat/completions" : "/v1/completions");
+        if (!is_name(p->name, name)) continue;
+        if (!(x->r->chat ? p->in_chat : p->in_completion)) return misplaced(x, name);
         if (cJSON_IsNull(v)) return true; /* clients send null for "not given" */
         x->name = p->name;
         if (p->read) return p->read(x, v);
         if (is_neutral(p->neutral, v)) return true;
-        return bad(x, p->name, "not supported; the only value understood is %s", neutral_text(p->neutral));
+        return k2i_reader_bad(x, p->name, "not supported; the only value understood is %s", neutral_text(p->neutral));
+    }
+    for (size_t i = 0; i < k2i_sampling_param_count; i++) {
+        const k2i_sampling_param *p = &k2i_sampling_params[i];
+        if (!is_name(p->name, name)) continue;
+        if (!(x->r->chat ? p->in_chat : p->in_completion)) return misplaced(x, name);
+        x->name = p->name;
+        return cJSON_IsNull(v) || p->read(x, v);
     }
     keep_extra(x->r, v);
     return true;
 }
 
-static bool read_all(reader *x, const cJSON *root)
+static bool read_all(k2i_reader *x, const cJSON *root)
 {
     k2_openai_request *r = x->r;
     for (const cJSON *v = root->child; v; v = v->next)
         if (!read_param(x, v)) return false;
-    if (r->chat && !r->messages) return bad(x, "messages", "missing");
-    if (!r->chat && !r->prompt_text && !r->prompt_ids) return bad(x, "prompt", "missing");
+    if (r->chat && !r->messages) return k2i_reader_bad(x, "messages", "missing");
+    if (!r->chat && !r->prompt_text && !r->prompt_ids) return k2i_reader_bad(x, "prompt", "missing");
     if (r->k2.present) r->return_token_ids = true;
-    return true;
+    return k2i_sampling_check(x);
 }
 
 bool k2_openai_parse_request(const char *body, size_t n, bool chat, k2_openai_request *out, k2_openai_error *err)
@@ -452,8 +322,8 @@ bool k2_openai_parse_request(const char *body, size_t n, bool chat, k2_openai_re
     k2_openai_request r;
     memset(&r, 0, sizeof r);
     r.chat = chat;
-    r.temperature = r.top_p = 1;
-    reader x = {.r = &r, .err = err};
+    r.temperature = r.top_p = r.repetition_penalty = 1;
+    k2i_reader x = {.r = &r, .err = err};
     bool ok = read_all(&x, root);
     cJSON_Delete(root);
     if (ok)
@@ -474,6 +344,7 @@ void k2_openai_request_fini(k2_openai_request *r)
     }
     k2_free(r->messages);
     for (size_t i = 0; i < r->stop_count; i++) k2_free(r->stops[i]);
+    k2_free(r->bias);
     k2_free(r->extra);
     k2_free(r->extra_name);
     memset(r, 0, sizeof *r);

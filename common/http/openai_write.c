@@ -29,14 +29,6 @@ static void put_float(k2_buf *out, float v)
     k2_buf_append(out, text, (size_t)n);
 }
 
-static void put_double(k2_buf *out, const char *key, double v)
-{
-    char text[40];
-    int n = snprintf(text, sizeof text, "%.17g", v);
-    put(out, key);
-    k2_buf_append(out, text, (size_t)n);
-}
-
 /* ---- requests ------------------------------------------------------------------------------------------------------ */
 
 static void write_prompt(k2_buf *out, const k2_openai_request *r, const k2_openai_resume *resume)
@@ -89,20 +81,6 @@ static void write_ext(k2_buf *out, const k2_openai_ext *k, uint64_t advanced)
     put(out, "}");
 }
 
-static void write_sampling(k2_buf *out, const k2_openai_request *r)
-{
-    if (r->has_temperature) put_double(out, ",\"temperature\":", r->temperature);
-    if (r->has_top_p) put_double(out, ",\"top_p\":", r->top_p);
-    if (r->has_top_k) put(out, ",\"top_k\":"), k2i_openai_put_u64(out, (uint64_t)r->top_k);
-    if (r->has_seed) put(out, ",\"seed\":"), k2_openai_write_u64(out, r->seed);
-    if (r->stop_count) {
-        for (size_t i = 0; i < r->stop_count; i++) put_string(out, i ? "," : ",\"stop\":[", r->stops[i], strlen(r->stops[i]));
-        put(out, "]");
-    }
-    if (r->stop_id_count) put(out, ",\"stop_token_ids\":"), k2i_openai_put_ids(out, r->stop_ids, r->stop_id_count);
-    if (r->ignore_eos) put(out, ",\"ignore_eos\":true");
-}
-
 void k2_openai_write_request(k2_buf *out, const k2_openai_request *r, const k2_openai_resume *resume)
 {
     size_t so_far = resume ? resume->ids_count : 0;
@@ -114,7 +92,7 @@ void k2_openai_write_request(k2_buf *out, const k2_openai_request *r, const k2_o
         put(out, ",\"max_tokens\":");
         k2i_openai_put_u64(out, r->max_tokens - so_far);
     }
-    write_sampling(out, r);
+    k2i_sampling_write(out, r, so_far);
     if (r->stream) put(out, ",\"stream\":true");
     if (r->stream && r->include_usage) put(out, ",\"stream_options\":{\"include_usage\":true}");
     if (r->logprobs) put(out, r->chat && !resume ? ",\"logprobs\":true" : ",\"logprobs\":1");

@@ -213,7 +213,7 @@ static void check_token(sim *s, const k2_replay_info *info, uint32_t i, k2_repla
     if (!sampler.vocab) k2i_sampler_init(&sampler, SIM_VOCAB);
     for (uint32_t v = 0; v < SIM_VOCAB; v++) row[v] = sim_logit(weights, last, at, v);
     double u = k2_rand_unit(s->config.seed, K2_STREAM_SAMPLE, info->id, i);
-    bool drawn = k2i_sample(&sampler, row, &(k2i_sampling){.temperature = 1, .top_p = 1}, u, &token);
+    bool drawn = k2i_sample(&sampler, row, &(k2i_sampling){.temperature = 1, .top_p = 1}, NULL, u, &token);
     if (!drawn || (int32_t)token != t.id || memcmp(&row[token], &t.logp, sizeof t.logp) != 0)
         sim_break(s, SIM_CHECK_TOKENS, "trajectory %llu: token %u was not drawn by version %u at this position", (ull)info->id,
                   i, t.version);

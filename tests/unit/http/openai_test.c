@@ -48,13 +48,13 @@ static void completion(void **state)
     assert_true(r.k2.digest.hi == 0x0011223344556677ull);
     k2_openai_request_fini(&r);
 
-    r = parse(" {\"prompt\":[\"one\"],\"min_tokens\":3,\"zzz\":[1,{\"a\":\"\\n\"}]}\n", false);
+    r = parse(" {\"prompt\":[\"one\"],\"min_token\":3,\"zzz\":[1,{\"a\":\"\\n\"}]}\n", false);
     assert_string_equal(r.prompt_text, "one");
-    assert_string_equal(r.extra, "\"min_tokens\":3,\"zzz\":[1,{\"a\":\"\\n\"}]");
+    assert_string_equal(r.extra, "\"min_token\":3,\"zzz\":[1,{\"a\":\"\\n\"}]");
     k2_openai_error err;
     assert_false(k2_openai_refuse_extra(&r, &err));
-    assert_string_equal(err.param, "min_tokens");
-    assert_non_null(strstr(err.message, "max_tokens"));
+    assert_string_equal(err.param, "min_token");
+    assert_non_null(strstr(err.message, "min_tokens"));
     k2_openai_request_fini(&r);
 }
 
@@ -112,8 +112,16 @@ static void refused(void **state)
         {false, "{\"prompt\":\"a\",\"stream_options\":{\"include_usage\":1}}", "stream_options.include_usage"},
         {false, "{\"prompt\":\"a\",\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\"]}", "stop"},
         {false, "{\"prompt\":\"a\",\"stop\":[\"\"]}", "stop"},
-        {false, "{\"prompt\":\"a\",\"frequency_penalty\":0.5}", "frequency_penalty"},
-        {false, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":1}}", "logit_bias"},
+        {false, "{\"prompt\":\"a\",\"frequency_penalty\":2.5}", "frequency_penalty"},
+        {false, "{\"prompt\":\"a\",\"presence_penalty\":\"1\"}", "presence_penalty"},
+        {false, "{\"prompt\":\"a\",\"repetition_penalty\":0}", "repetition_penalty"},
+        {false, "{\"prompt\":\"a\",\"min_p\":1.5}", "min_p"},
+        {false, "{\"prompt\":\"a\",\"max_tokens\":4,\"min_tokens\":5}", "min_tokens"},
+        {false, "{\"prompt\":\"a\",\"include_stop_str_in_output\":1}", "include_stop_str_in_output"},
+        {false, "{\"prompt\":\"a\",\"logit_bias\":[1]}", "logit_bias"},
+        {false, "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", "logit_bias.x"},
+        {false, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":101}}", "logit_bias.5"},
+        {false, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":1,\"05\":2}}", "logit_bias.05"},
         {false, "{\"prompt\":\"a\",\"seed\":1.5}", "seed"},
         {false, "{\"prompt\":\"a\",\"model\":5}", "model"},
         {false, "{\"prompt\":\"a\",\"k2\":1}", "k2"},
@@ -172,7 +180,9 @@ static void written_request_is_read(void **state)
     k2_openai_request r = parse(
         "{\"prompt\":[5,6],\"max_tokens\":10,\"temperature\":0.1,\"seed\":\"18446744073709551615\",\"stop\":[\"\\\"q\\n\"],"
         "\"stream\":true,\"logprobs\":1,\"k2\":{\"trajectory\":\"18446744073709551615\",\"position\":2,"
-        "\"digest\":\"00112233445566778899aabbccddeeff\",\"train\":true},\"min_tokens\":3}",
+        "\"digest\":\"00112233445566778899aabbccddeeff\",\"train\":true},\"min_token\":3,\"min_tokens\":5,\"min_p\":0.25,"
+        "\"frequency_penalty\":0.5,\"presence_penalty\":-1,\"repetition_penalty\":1.5,\"include_stop_str_in_output\":true,"
+        "\"logit_bias\":{\"7\":-100,\"9\":0.125}}",
         false);
     k2_buf out;
     k2_buf_init(&out, 65536);
@@ -182,7 +192,10 @@ static void written_request_is_read(void **state)
     assert_true(same.temperature == 0.1 && same.seed == UINT64_MAX && same.k2.trajectory == UINT64_MAX &&
                 same.k2.position == 2);
     assert_string_equal(same.stops[0], "\"q\n");
-    assert_string_equal(same.extra, "\"min_tokens\":3");
+    assert_string_equal(same.extra, "\"min_token\":3");
+    assert_true(same.min_p == 0.25 && same.frequency_penalty == 0.5 && same.presence_penalty == -1 &&
+                same.repetition_penalty == 1.5 && same.include_stop && same.min_tokens == 5);
+    assert_true(same.bias_count == 2 && same.bias[0].id == 7 && same.bias[1].add == 0.125);
     k2_buf again;
     k2_buf_init(&again, 65536);
     k2_openai_write_request(&again, &same, NULL);

@@ -73,8 +73,8 @@ static uint32_t alone(const k2i_request *r, const k2i_repetition *rule, uint64_t
         float row[VOCAB];
         uint32_t token;
         logits_of(state, row);
-        assert_true(
-            k2i_sample(&s, row, &r->sampling, k2_rand_unit(r->seed, K2_STREAM_SAMPLE, r->trajectory, r->position + n), &token));
+        assert_true(k2i_sample(&s, row, &r->sampling, NULL,
+                               k2_rand_unit(r->seed, K2_STREAM_SAMPLE, r->trajectory, r->position + n), &token));
         logps[n++] = logprob(row, 0, token);
         tokens[len++] = (int32_t)token;
         if (r->stop_count && (int32_t)token == r->stop_ids[0]) {
