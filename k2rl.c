@@ -1,9 +1,9 @@
 /* k2rl - the door: picks the sub-command. */
+#include "common/ckpt/ckpt.h"
 #include "common/config/config.h"
 #include "common/data/data.h"
 #include "common/net/net.h"
 #include "common/stack/stack.h"
-#include "common/weights/weights.h"
 #include "master/master.h"
 #include "proxy/proxy.h"
 #include "rollout/rollout.h"
@@ -32,7 +32,7 @@ static const struct {
     {"replay-step", "repeat what a run put aside: a bad step, a prompt that ends engines, a failed reward", replay_step_main},
     {"stacks", "call stacks of all processes of a run, outliers first", k2_stacks_main},
     {"data", "make and look at data sets", k2_data_main},
-    {"ckpt", "look at and verify model directories", k2_weights_main},
+    {"ckpt", "look at, verify and convert model directories", k2_ckpt_main},
     {"config", "print the reference page of all configuration keys", config_main},
     {"version", "print the version", version_main},
 };

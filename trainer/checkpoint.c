@@ -159,7 +159,7 @@ static k2_code file_verify(const char *path, const k2i_slots *s, k2_error *err)
 static k2_code weights_write(const char *dir, const k2_dims *dims, const k2i_slots *s, k2_digest *digest, k2_error *err)
 {
     char *path = k2_asprintf("%s/model.safetensors", dir);
-    k2_code code = k2_weights_dir_save(dir, dims, s->slots, s->count, err);
+    k2_code code = k2_weights_dir_save(dir, dims, &(k2_weights_format){.dtype = K2_DTYPE_F32}, s->slots, s->count, err);
     if (code == K2_OK) code = file_verify(path, s, err);
     if (code == K2_OK) *digest = k2_weights_digest(s->slots, s->count);
     k2_free(path);

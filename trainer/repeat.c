@@ -245,7 +245,7 @@ k2_code k2_trainer_weights(const char *dir, const k2_quarantine_note *note, cons
     if (code == K2_OK) {
         k2i_slots s =
             k2i_slots_make(k2_model_layout_of(k2i_learner_model(r.work.learner)), k2i_learner_params(r.work.learner), "");
-        code = k2_weights_dir_save(model_dir, &r.work.dims, s.slots, s.count, err);
+        code = k2_weights_dir_save(model_dir, &r.work.dims, &(k2_weights_format){.dtype = K2_DTYPE_F32}, s.slots, s.count, err);
         k2i_slots_free(&s);
     }
     run_end(&r);

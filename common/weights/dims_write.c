@@ -33,7 +33,12 @@ static void rope_encode(const k2_dims *d, k2_buf *out)
                   y->factor, y->beta_fast, y->beta_slow, y->mscale, y->mscale_all_dim, y->original_max_position_embeddings);
 }
 
-void k2_weights_dims_encode(const k2_dims *dims, k2_buf *out)
+const char *k2i_torch_dtype(k2_dtype stored)
+{
+    return stored == K2_DTYPE_F32 ? "float32" : stored == K2_DTYPE_F16 ? "float16" : "bfloat16";
+}
+
+void k2i_dims_encode(const k2_dims *dims, k2_dtype stored, k2_buf *out)
 {
     k2_dims copy = *dims;
     const k2_dims *d = &copy;
@@ -59,7 +64,13 @@ void k2_weights_dims_encode(const k2_dims *dims, k2_buf *out)
     k2_buf_printf(out, "  \"rms_norm_eps\": %.17g,\n  \"initializer_range\": %.17g,\n", d->rms_norm_eps, d->initializer_range);
     token_id_encode("bos_token_id", d->bos_token_id, out);
     token_id_encode("eos_token_id", d->eos_token_id, out);
-    k2_buf_puts(out, "  \"torch_dtype\": \"float32\",\n  \"use_cache\": true\n}\n");
+    if (stored == K2_DTYPE_F8_E4M3) k2_buf_puts(out, "  \"quantization_config\": " K2I_QUANT_JSON ",\n");
+    k2_buf_printf(out, "  \"torch_dtype\": \"%s\",\n  \"use_cache\": true\n}\n", k2i_torch_dtype(stored));
+}
+
+void k2_weights_dims_encode(const k2_dims *dims, k2_buf *out)
+{
+    k2i_dims_encode(dims, K2_DTYPE_F32, out);
 }
 
 k2_code k2_weights_dims_write(const k2_dims *dims, const char *path, k2_error *err)

@@ -8,11 +8,21 @@
 
 #define PIECE 4194304u /* elements that are read at a time, so that few mapped pages are held */
 
+typedef enum purpose {
+    LOAD,
+    CHECK, /* names, types and shapes only */
+    VERIFY /* all elements are read, and digests taken, but nothing is kept */
+} purpose;
+
 typedef struct loading {
+    purpose purpose;
     const k2_weights_slot **slots; /* sorted */
     size_t slot_count;
-    uint64_t layers; /* of the model: one more than the highest number in the slots' names */
-    bool check;      /* names, types and shapes only */
+    uint64_t layers;    /* of the model: one more than the highest number in the slots' names */
+    k2_digest *digests; /* VERIFY: of the slots' tensors */
+    k2_weights_progress *progress;
+    void *progress_arg;
+    uint64_t done, total;
 } loading;
 
 /* The layer that a name belongs to, in *out; false where it belongs to none. */
@@ -27,9 +37,9 @@ static bool layer_of(const char *name, uint64_t *out)
     return *end == '.';
 }
 
-static loading loading_begin(const k2_weights_slot *slots, size_t count)
+static loading loading_begin(purpose what_for, const k2_weights_slot *slots, size_t count)
 {
-    loading l = {.slots = k2i_slots_sort(slots, count), .slot_count = count};
+    loading l = {.purpose = what_for, .slots = k2i_slots_sort(slots, count), .slot_count = count};
     uint64_t layer = 0;
     for (size_t i = 0; i < count; i++)
         if (layer_of(slots[i].name, &layer)) l.layers = K2_MAX(l.layers, layer + 1);
@@ -55,58 +65,114 @@ static k2_code elements_load(const k2_weights_dir *d, const k2_weights_item *ite
     return code;
 }
 
-static k2_code item_load(const loading *l, const k2_weights_dir *d, const k2_weights_item *item, k2_error *err)
+/* The digest of the elements as f32; they are not kept. */
+static k2_code elements_verify(loading *l, const k2_weights_dir *d, const k2_weights_item *item, k2_digest *out, k2_error *err)
+{
+    const size_t size = k2_dtype_bytes(item->tensor->dtype);
+    const uint64_t count = item->tensor->bytes / size, piece = K2_MIN(count, (uint64_t)PIECE);
+    float *values = k2_alloc_array(piece, sizeof *values);
+    k2_digest_stream *s = k2_digest_begin();
+    k2_code code = K2_OK;
+    for (uint64_t at = 0; at < count && code == K2_OK; at += piece) {
+        const uint64_t n = K2_MIN(count - at, piece);
+        code = k2_weights_item_f32(d, item, at, n, values, err);
+        if (code != K2_OK) break;
+        k2_digest_update(s, values, n * sizeof *values);
+        l->done += n * size;
+        if (l->progress) l->progress(l->progress_arg, l->done, l->total);
+    }
+    const k2_digest digest = k2_digest_end(s);
+    if (code == K2_OK) *out = digest;
+    k2_free(values);
+    return code;
+}
+
+static k2_code item_take(loading *l, const k2_weights_dir *d, const k2_weights_item *item, k2_error *err)
 {
     char found[K2I_SHAPE_TEXT_MAX], expected[K2I_SHAPE_TEXT_MAX];
     const k2_weights_tensor *t = item->tensor;
     const char *path = k2_weights_dir_path(d, item->file);
-    const k2_weights_slot *slot = k2i_slots_find(l->slots, l->slot_count, t->name);
-    if (!slot)
+    const size_t place = k2i_slots_place(l->slots, l->slot_count, t->name);
+    if (place == l->slot_count)
         return k2_error_set(err, K2_BAD_INPUT,
                             "%.200s: tensor %.100s is not one of this model's (do the sizes in config.json fit?)", path,
                             t->name);
+    const k2_weights_slot *slot = l->slots[place];
     if (!k2_shape_equal(&slot->shape, &t->shape))
         return k2_error_set(err, K2_BAD_INPUT, "%.200s: tensor %.100s has the shape %s, expected %s", path, t->name,
                             k2i_shape_text(&t->shape, found), k2i_shape_text(&slot->shape, expected));
-    k2_code code = k2_weights_item_check(d, item, err);
-    return code == K2_OK && !l->check ? elements_load(d, item, slot, err) : code;
+    if (l->purpose == CHECK) return k2_weights_item_check(d, item, err);
+    return l->purpose == LOAD ? elements_load(d, item, slot, err) : elements_verify(l, d, item, &l->digests[place], err);
 }
 
-static k2_code dir_load(const char *dir, const k2_weights_slot *slots, size_t count, bool check, k2_error *err)
+/* Tensors that the model has no use for may be of any type; where they can be read they must be finite, too. */
+static k2_code skipped_take(loading *l, const k2_weights_dir *d, const k2_weights_item *item, k2_error *err)
 {
-    loading l = loading_begin(slots, count);
-    l.check = check;
-    k2_weights_dir *d = NULL;
-    k2_code code = k2_weights_dir_open(dir, &d, err);
-    for (size_t i = 0; code == K2_OK && i < count; i++)
-        if (!k2_weights_dir_find(d, l.slots[i]->name))
-            code = k2_error_set(err, K2_NOT_FOUND, "%.200s: tensor %.100s is missing", k2i_dir_where(d), l.slots[i]->name);
+    k2_digest ignored;
+    if (l->purpose != VERIFY || k2_weights_item_check(d, item, NULL) != K2_OK) return K2_OK;
+    return elements_verify(l, d, item, &ignored, err);
+}
+
+static k2_code items_take(loading *l, const k2_weights_dir *d, k2_error *err)
+{
+    k2_code code = K2_OK;
+    for (size_t i = 0; code == K2_OK && i < l->slot_count; i++)
+        if (!k2_weights_dir_find(d, l->slots[i]->name))
+            code = k2_error_set(err, K2_NOT_FOUND, "%.200s: tensor %.100s is missing", k2i_dir_where(d), l->slots[i]->name);
+    for (size_t i = 0; i < k2_weights_dir_count(d); i++) l->total += k2_weights_dir_at(d, i)->tensor->bytes;
     for (size_t i = 0; code == K2_OK && i < k2_weights_dir_count(d); i++) {
         const k2_weights_item *item = k2_weights_dir_at(d, i);
-        if (!item->is_scale && !is_skipped(&l, item->tensor->name)) code = item_load(&l, d, item, err);
+        if (item->is_scale) continue;
+        code = is_skipped(l, item->tensor->name) ? skipped_take(l, d, item, err) : item_take(l, d, item, err);
     }
+    return code;
+}
+
+static k2_code files_verify(const k2_weights_dir *d, k2_error *err)
+{
+    k2_code code = K2_OK;
+    for (size_t i = 0; code == K2_OK && i < k2_weights_dir_files(d); i++)
+        if ((code = k2_weights_file_verify(k2_weights_dir_file(d, i), err)) != K2_OK)
+            k2_error_prefix(err, "%.200s", k2_weights_dir_path(d, i));
+    return code;
+}
+
+static k2_code dir_take(loading *l, const char *dir, k2_error *err)
+{
+    k2_weights_dir *d = NULL;
+    k2_code code = k2_weights_dir_open(dir, &d, err);
+    if (code == K2_OK) code = items_take(l, d, err);
+    if (code == K2_OK && l->purpose == VERIFY) code = files_verify(d, err);
     k2_weights_dir_close(d);
-    k2_free(l.slots);
     return code;
 }
 
 k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err)
 {
-    return dir_load(dir, slots, count, false, err);
+    loading l = loading_begin(LOAD, slots, count);
+    k2_code code = dir_take(&l, dir, err);
+    k2_free(l.slots);
+    return code;
 }
 
 k2_code k2_weights_dir_check(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err)
 {
-    return dir_load(dir, slots, count, true, err);
+    loading l = loading_begin(CHECK, slots, count);
+    k2_code code = dir_take(&l, dir, err);
+    k2_free(l.slots);
+    return code;
 }
 
-k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_slot *slots, size_t count, k2_error *err)
+k2_code k2_weights_dir_verify(const char *dir, const k2_weights_slot *slots, size_t count, k2_weights_progress *progress,
+                              void *arg, k2_digest *digest, k2_error *err)
 {
-    char *weights = k2_asprintf("%s/" K2I_WEIGHTS_FILE, dir), *config = k2_asprintf("%s/" K2I_CONFIG_FILE, dir);
-    k2_code code = k2_dir_make(dir, err);
-    if (code == K2_OK) code = k2_weights_file_write(weights, slots, count, err);
-    if (code == K2_OK) code = k2_weights_dims_write(dims, config, err);
-    k2_free(weights);
-    k2_free(config);
+    loading l = loading_begin(VERIFY, slots, count);
+    l.digests = k2_alloc_array(count, sizeof *l.digests);
+    l.progress = progress;
+    l.progress_arg = arg;
+    k2_code code = dir_take(&l, dir, err);
+    if (code == K2_OK) *digest = k2i_slots_digest(l.slots, l.digests, count);
+    k2_free(l.digests);
+    k2_free(l.slots);
     return code;
 }

@@ -6,6 +6,7 @@
 #include "file_int.h"
 #include "json_int.h"
 #include "number_int.h"
+#include "write_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -29,6 +30,10 @@ struct k2_weights_file {
     k2_weights_tensor *tensors;        /* in the order of their data */
     const k2_weights_tensor **by_name; /* sorted */
     size_t count;
+    const void *data; /* of all tensors */
+    uint64_t data_bytes;
+    bool has_digest;
+    k2_digest digest; /* as the metadata has it */
 };
 
 /* What is known while parsing. */
@@ -139,13 +144,22 @@ static k2_code names_check(const header *h, k2_weights_file *f, k2_error *err)
     return K2_OK;
 }
 
-static k2_code metadata_check(const header *h, const cJSON *object, k2_error *err)
+static k2_code metadata_parse(const header *h, const cJSON *object, k2_weights_file *f, k2_error *err)
 {
     const cJSON *item;
     if (!cJSON_IsObject(object))
         return k2_error_set(err, K2_BAD_INPUT, "%s: __metadata__ is %s, expected an object", h->name, k2i_json_type(object));
-    cJSON_ArrayForEach(item, object) if (!cJSON_IsString(item)) return k2_error_set(
-        err, K2_BAD_INPUT, "%s: __metadata__: \"%.64s\" is %s, expected a string", h->name, item->string, k2i_json_type(item));
+    cJSON_ArrayForEach(item, object)
+    {
+        if (!cJSON_IsString(item))
+            return k2_error_set(err, K2_BAD_INPUT, "%s: __metadata__: \"%.64s\" is %s, expected a string", h->name,
+                                item->string, k2i_json_type(item));
+        if (strcmp(item->string, K2I_DIGEST_KEY) != 0) continue;
+        if (f->has_digest || !k2_digest_parse(item->valuestring, &f->digest))
+            return k2_error_set(err, K2_BAD_INPUT, "%s: __metadata__: \"" K2I_DIGEST_KEY "\" is not 32 hex digits, once",
+                                h->name);
+        f->has_digest = true;
+    }
     return K2_OK;
 }
 
@@ -174,7 +188,7 @@ static k2_code tensors_parse(const header *h, const cJSON *root, k2_weights_file
     cJSON_ArrayForEach(item, root)
     {
         k2_weights_tensor *t = &f->tensors[f->count];
-        k2_code code = is_metadata(item) ? metadata_check(h, item, err) : tensor_parse(h, item, t, err);
+        k2_code code = is_metadata(item) ? metadata_parse(h, item, f, err) : tensor_parse(h, item, t, err);
         if (code != K2_OK) return code;
         if (is_metadata(item)) continue;
         t->name = strcpy(name, item->string);
@@ -198,6 +212,8 @@ static k2_code parse(const char *name, const unsigned char *bytes, size_t n, k2_
         return k2_error_set(err, K2_BAD_INPUT, "%s: is truncated: its header has %" PRIu64 " bytes, the whole file %zu", name,
                             header_bytes, n);
     const header h = {.name = name, .data = bytes + PREFIX_BYTES + header_bytes, .data_bytes = n - PREFIX_BYTES - header_bytes};
+    f->data = h.data;
+    f->data_bytes = h.data_bytes;
     cJSON *root = NULL;
     k2_code code = k2i_json_parse(name, (const char *)bytes + PREFIX_BYTES, header_bytes, &root, err);
     if (code != K2_OK) return code;
@@ -284,6 +300,28 @@ const k2_weights_tensor *k2_weights_file_find(const k2_weights_file *f, const ch
     const k2_weights_tensor key = {.name = name}, *key_at = &key;
     const k2_weights_tensor **found = bsearch(&key_at, f->by_name, f->count, sizeof *f->by_name, by_name);
     return found ? *found : NULL;
+}
+
+/* ---- digest ------------------------------------------------------------------------------------------------------ */
+
+bool k2_weights_file_digest(const k2_weights_file *f, k2_digest *out)
+{
+    if (f->has_digest) *out = f->digest;
+    return f->has_digest;
+}
+
+k2_code k2_weights_file_verify(const k2_weights_file *f, k2_error *err)
+{
+    const uint64_t piece = 16u << 20;
+    if (!f->has_digest) return K2_OK;
+    k2_digest_stream *s = k2_digest_begin();
+    for (uint64_t at = 0; at < f->data_bytes; at += piece) {
+        const uint64_t n = K2_MIN(f->data_bytes - at, piece);
+        k2_digest_update(s, (const char *)f->data + at, n);
+        k2i_file_forget(f, (const char *)f->data + at, n);
+    }
+    if (k2_digest_equal(k2_digest_end(s), f->digest)) return K2_OK;
+    return k2_error_set(err, K2_CORRUPT, "its data is not that of the digest in its header");
 }
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */

@@ -22,14 +22,22 @@ static void line_update(k2_digest_stream *s, const char *name, const k2_shape *s
     k2_digest_update(s, rest, (size_t)n);
 }
 
+k2_digest k2i_slots_digest(const k2_weights_slot *const *sorted, const k2_digest *tensors, size_t count)
+{
+    k2_digest_stream *s = k2_digest_begin();
+    for (size_t i = 0; i < count; i++) line_update(s, sorted[i]->name, &sorted[i]->shape, tensors[i]);
+    return k2_digest_end(s);
+}
+
 k2_digest k2_weights_digest(const k2_weights_slot *slots, size_t count)
 {
     const k2_weights_slot **sorted = k2i_slots_sort(slots, count);
-    k2_digest_stream *s = k2_digest_begin();
-    for (size_t i = 0; i < count; i++)
-        line_update(s, sorted[i]->name, &sorted[i]->shape, k2_digest_of(sorted[i]->data, k2i_slot_bytes(sorted[i])));
+    k2_digest *tensors = k2_alloc_array(count, sizeof *tensors);
+    for (size_t i = 0; i < count; i++) tensors[i] = k2_digest_of(sorted[i]->data, k2i_slot_bytes(sorted[i]));
+    const k2_digest digest = k2i_slots_digest(sorted, tensors, count);
+    k2_free(tensors);
     k2_free(sorted);
-    return k2_digest_end(s);
+    return digest;
 }
 
 static int by_name(const void *a, const void *b)

@@ -20,11 +20,17 @@ const k2_weights_slot **k2i_slots_sort(const k2_weights_slot *slots, size_t coun
     return sorted;
 }
 
-const k2_weights_slot *k2i_slots_find(const k2_weights_slot *const *sorted, size_t count, const char *name)
+size_t k2i_slots_place(const k2_weights_slot *const *sorted, size_t count, const char *name)
 {
     const k2_weights_slot key = {.name = name}, *key_at = &key;
     const k2_weights_slot *const *found = bsearch(&key_at, sorted, count, sizeof *sorted, by_name);
-    return found ? *found : NULL;
+    return found ? (size_t)(found - sorted) : count;
+}
+
+const k2_weights_slot *k2i_slots_find(const k2_weights_slot *const *sorted, size_t count, const char *name)
+{
+    const size_t place = k2i_slots_place(sorted, count, name);
+    return place < count ? sorted[place] : NULL;
 }
 
 uint64_t k2i_slot_bytes(const k2_weights_slot *s)

@@ -86,6 +86,11 @@ size_t k2_weights_file_count(const k2_weights_file *f);
 const k2_weights_tensor *k2_weights_file_at(const k2_weights_file *f, size_t i); /* in the order of their data */
 const k2_weights_tensor *k2_weights_file_find(const k2_weights_file *f, const char *name); /* NULL: not there */
 
+/* The digest of all data that the metadata records: every file that we write has one. False: none. */
+bool k2_weights_file_digest(const k2_weights_file *f, k2_digest *out);
+/* CORRUPT where a digest is recorded and the data has another one. */
+k2_code k2_weights_file_verify(const k2_weights_file *f, k2_error *err);
+
 /* k2_weights_tensor_f32 - the elements as f32. bf16 and f16 are exact in f32.
  *
  * errors   UNSUPPORTED: another dtype; NOT_FINITE: NaN or infinity (names the element). On errors out is undefined
@@ -101,8 +106,8 @@ typedef struct k2_weights_slot {
 
 /* k2_weights_file_write - write slots as one f32 safetensors file, through a temporary name, durable when it returns OK.
  *
- *   The metadata is {"format": "pt"}, which transformers asks for. Order of the slots is the order of the data; the same slots
- *   give the same bytes.
+ *   The metadata holds "format": "pt", which transformers asks for, and the digest of the data. Order of the slots is the order of
+ *   the data; the same slots give the same bytes.
  *
  * errors   NO_SPACE, IO. Names given twice are asserted
  */
@@ -168,9 +173,53 @@ k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_
  * only: slots need no data, and a NaN among the elements shows only when they are loaded. Errors are the same.
  */
 k2_code k2_weights_dir_check(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err);
-/* Write DIR/model.safetensors, then DIR/config.json: a directory with a config.json holds its weights. DIR is made if need
- * be. */
-k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_slot *slots, size_t count, k2_error *err);
+/* Bytes done so far, of how many. */
+typedef void k2_weights_progress(void *arg, uint64_t done, uint64_t total);
+
+/* k2_weights_dir_verify - read a whole directory as k2_weights_dir_load would, without memory for its weights.
+ *
+ *   Every element of every tensor that can be read is finite, also of those that the model skips, and every file's data has the digest
+ *   that its header records, if it does. *digest becomes the weights digest that an engine with these weights has.
+ *
+ * errors   those of k2_weights_dir_load; CORRUPT: a digest
+ */
+k2_code k2_weights_dir_verify(const char *dir, const k2_weights_slot *slots, size_t count, k2_weights_progress *progress,
+                              void *arg, k2_digest *digest, k2_error *err);
+
+/* How weights are stored. */
+typedef struct k2_weights_format {
+    k2_dtype dtype;       /* F32, BF16, F16 or F8_E4M3: to nearest, ties to even. Biases of the router (*.e_score_correction_bias)
+                           * stay F32. F8_E4M3: projections of attention and feed-forward in blocks of 128 x 128 with the scale
+                           * amax / 448; all else BF16 */
+    uint64_t shard_bytes; /* data of one file at most, unless one tensor is larger; 0: one file */
+} k2_weights_format;
+
+/* k2_weights_dir_save - write weights and config.json of a model.
+ *
+ *   One file is model.safetensors; more are model-00001-of-00003.safetensors and so on, with model.safetensors.index.json. Every
+ *   file gets its name when it is durable: shards first, then the index, config.json last, so a directory with a config.json
+ *   holds its weights. DIR is made if need be.
+ *
+ * memory   a few MiB, F8_E4M3: 128 rows of the widest tensor
+ * errors   BAD_INPUT: DIR holds a model already: none is written over; NOT_FINITE: NaN or infinity, or what the type cannot hold;
+ *          NO_SPACE, IO. Shards may then lie in DIR, but no index and no config.json
+ * tests    tests/unit/weights/save_test.c
+ */
+k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_format *format, const k2_weights_slot *slots,
+                            size_t count, k2_error *err);
+
+/* k2_weights_dir_convert - the model directory `from` as a new one, `to`, in another format.
+ *
+ *   All tensors go along, also those that our model has no use for; what is no floating-point number is copied. config.json keeps
+ *   everything but torch_dtype and quantization_config; tokenizer, generation config and licence are copied. F8_E4M3 to F8_E4M3
+ *   keeps codes and scales.
+ *
+ * memory   as above
+ * errors   BAD_INPUT: `to` exists, or what k2_weights_dir_open finds; NO_SPACE, asked before anything is written; NOT_FINITE; IO.
+ *          `to` comes to be in one step, or not at all
+ */
+k2_code k2_weights_dir_convert(const char *from, const char *to, const k2_weights_format *format, k2_weights_progress *progress,
+                               void *arg, k2_error *err);
 /* The weights digest (see below) of slots in memory. */
 k2_digest k2_weights_digest(const k2_weights_slot *slots, size_t count);
 
@@ -255,10 +304,5 @@ void k2_weights_segment_encode(const k2_weights_segment *s, unsigned char out[K2
 /* BAD_INPUT: magic, sizes that do not add up to segment_bytes, or a data offset that is not where it belongs. */
 k2_code k2_weights_segment_decode(const unsigned char header[K2_WEIGHTS_SEGMENT_HEADER_BYTES], uint64_t segment_bytes,
                                   k2_weights_segment *out, k2_error *err);
-
-/* ---- the command --------------------------------------------------------------------------------------------------------- */
-
-/* `k2rl ckpt ...`; argv[0] is "ckpt". Returns the exit status: 0, 2 for bad input or usage, 1 otherwise. */
-int k2_weights_main(int argc, char **argv);
 
 #endif

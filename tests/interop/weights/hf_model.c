@@ -134,7 +134,7 @@ static k2_code model_write(const k2_dims *dims, const char *dir, const char *log
     k2_model_init(m, 5, 0.15);
     perturb(m);
     k2_weights_slot *slots = slots_new(m, &count);
-    k2_code code = k2_weights_dir_save(dir, dims, slots, count, err);
+    k2_code code = k2_weights_dir_save(dir, dims, &(k2_weights_format){.dtype = K2_DTYPE_F32}, slots, count, err);
     if (code == K2_OK) code = logits_write(m, logits, err);
     k2_free(slots);
     k2_model_free(m);

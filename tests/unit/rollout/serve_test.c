@@ -35,7 +35,8 @@ static int setup(void **state)
     size_t count;
     k2_error err;
     k2_weights_slot *slots = k2i_model_slots(m, &count);
-    assert_int_equal(k2_weights_dir_save(dir, k2_model_dims(m), slots, count, &err), K2_OK);
+    assert_int_equal(
+        k2_weights_dir_save(dir, k2_model_dims(m), &(k2_weights_format){.dtype = K2_DTYPE_F32}, slots, count, &err), K2_OK);
     k2_free(slots);
     k2_model_free(m);
     return 0;

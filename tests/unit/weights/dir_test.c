@@ -1,4 +1,4 @@
-/* Model directories: saved and loaded, sharded, and what is said where something is missing; `k2rl ckpt` on top. */
+/* Model directories: saved and loaded, sharded, and what is said where something is missing. */
 #include "common/weights/weights.h"
 
 #include <setjmp.h>
@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -110,7 +109,7 @@ static void saved_and_loaded(void **state)
     char *sub = at("new/deeper");
     k2_error err;
     const k2_digest d = k2_weights_digest(slots, 3);
-    assert_int_equal(k2_weights_dir_save(sub, &dims, slots, 3, &err), K2_OK);
+    assert_int_equal(k2_weights_dir_save(sub, &dims, &(k2_weights_format){.dtype = K2_DTYPE_F32}, slots, 3, &err), K2_OK);
     memset(embed, 0, sizeof embed);
     assert_false(k2_digest_equal(d, k2_weights_digest(slots, 3)));
     assert_int_equal(k2_weights_dir_load(sub, slots, 3, &err), K2_OK);
@@ -200,71 +199,9 @@ static void shards(void **state)
     }
 }
 
-/* ---- k2rl ckpt ----------------------------------------------------------------------------------------------------- */
-
-/* Run with both outputs in one file; what it says is in `said`. */
-static char said[4096];
-
-static int run(const char *command, const char *operand)
-{
-    char *path = at("output"), *data = NULL,
-         *argv[] = {k2_strdup("ckpt"), k2_strdup(command ? command : ""), k2_strdup(operand ? operand : ""), NULL};
-    size_t n = 0;
-    k2_error err;
-    fflush(stdout);
-    fflush(stderr);
-    int keep_out = dup(1), keep_err = dup(2), fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    assert_true(fd >= 0 && dup2(fd, 1) >= 0 && dup2(fd, 2) >= 0);
-    const int status = k2_weights_main(operand ? 3 : command ? 2 : 1, argv);
-    fflush(stdout);
-    fflush(stderr);
-    assert_true(dup2(keep_out, 1) >= 0 && dup2(keep_err, 2) >= 0);
-    close(fd);
-    close(keep_out);
-    close(keep_err);
-    assert_int_equal(k2_file_read(path, sizeof said - 1, &data, &n, &err), K2_OK);
-    memcpy(said, data, n + 1);
-    k2_free(data);
-    k2_free(path);
-    for (int i = 0; i < 3; i++) k2_free(argv[i]);
-    return status;
-}
-
-static void the_command(void **state)
-{
-    (void)state;
-    char *sub = at("ckpt"), *weights = at("ckpt/model.safetensors"), *config = at("ckpt/config.json");
-    k2_error err;
-    assert_int_equal(k2_weights_dir_save(sub, &dims, slots, 3, &err), K2_OK);
-    assert_int_equal(run("show", sub), 0);
-    assert_non_null(strstr(said, "layers 2"));
-    assert_non_null(strstr(said, "3 x 2"));
-    assert_int_equal(run("verify", sub), 0);
-    assert_non_null(strstr(said, "ok, 3 tensors in 1 files are whole and finite"));
-    assert_int_equal(truncate(weights, 300), 0);
-    assert_int_equal(run("verify", sub), 2);
-    assert_non_null(strstr(said, "is truncated"));
-    assert_int_equal(unlink(weights), 0);
-    assert_int_equal(run("verify", sub), 2);
-    assert_non_null(strstr(said, "holds no .safetensors file"));
-    assert_int_equal(unlink(config), 0);
-    assert_int_equal(run("show", sub), 2);
-    assert_non_null(strstr(said, "config.json: cannot open"));
-    assert_int_equal(run("show", "/nonexistent"), 2);
-    assert_int_equal(run("shov", sub), 2);
-    assert_non_null(strstr(said, "unknown command \"shov\""));
-    assert_int_equal(run("show", NULL), 2);
-    assert_int_equal(run(NULL, NULL), 2);
-    assert_int_equal(run("--help", NULL), 0);
-    assert_non_null(strstr(said, "usage: k2rl ckpt"));
-    k2_free(sub);
-    k2_free(weights);
-    k2_free(config);
-}
-
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-    const struct CMUnitTest tests[] = {T(saved_and_loaded), T(one_file), T(shards), T(the_command)};
+    const struct CMUnitTest tests[] = {T(saved_and_loaded), T(one_file), T(shards)};
     return cmocka_run_group_tests_name("dir", tests, NULL, NULL);
 }

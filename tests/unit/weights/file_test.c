@@ -34,8 +34,15 @@ static void the_writer_writes_the_format(void **state)
     float a[6] = {0, 1, -2, 0.5f, 3e38f, 1e-45f}, b[1] = {7};
     const k2_weights_slot slots[] = {{.name = "b.weight", .shape = {.rank = 2, .size = {2, 3}}, .data = a},
                                      {.name = "a", .shape = {.rank = 0}, .data = b}};
-    static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},\"b.weight\":{\"dtype\":\"F32\",\"shape\":[2,3],"
-                                 "\"data_offsets\":[0,24]},\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[24,28]}}";
+    char header[512], hex[K2_DIGEST_HEX];
+    float all[7];
+    memcpy(all, a, sizeof a);
+    memcpy(all + 6, b, sizeof b);
+    k2_digest_hex(k2_digest_of(all, sizeof all), hex);
+    snprintf(header, sizeof header,
+             "{\"__metadata__\":{\"format\":\"pt\",\"k2rl_digest\":\"%s\"},\"b.weight\":{\"dtype\":\"F32\",\"shape\":[2,3],"
+             "\"data_offsets\":[0,24]},\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[24,28]}}",
+             hex);
     k2_error err;
     size_t n = 0;
     assert_int_equal(k2_weights_file_write(path, slots, 2, &err), K2_OK);
@@ -59,8 +66,18 @@ static void the_writer_writes_the_format(void **state)
     assert_ptr_equal(k2_weights_file_find(f, "a"), k2_weights_file_at(f, 1));
     assert_int_equal(k2_weights_file_find(f, "a")->shape.rank, 0);
     assert_null(k2_weights_file_find(f, "c"));
+    k2_digest recorded;
+    assert_true(k2_weights_file_digest(f, &recorded) && k2_digest_equal(recorded, k2_digest_of(all, sizeof all)));
+    assert_int_equal(k2_weights_file_verify(f, &err), K2_OK);
     k2_weights_file_close(f);
     k2_weights_file_close(NULL);
+    /* One bit of the data. */
+    assert_int_equal(k2_file_read(path, 1u << 20, &data, &n, &err), K2_OK);
+    data[n - 3] ^= 1;
+    assert_int_equal(k2_weights_file_parse("x", data, n, &f, &err), K2_OK);
+    assert_int_equal(k2_weights_file_verify(f, &err), K2_CORRUPT);
+    k2_weights_file_close(f);
+    k2_free(data);
     /* Nothing but the file stays behind, also where writing was impossible. */
     assert_int_equal(k2_weights_file_write("/nonexistent/x", slots, 2, &err), K2_NOT_FOUND);
     assert_int_equal(unlink(path), 0);
@@ -203,6 +220,10 @@ static void hostile_headers(void **state)
         {"{" T("a", "F32", "[1]", "0", "4") "," T("a", "F32", "[1]", "4", "8") "}", 8, K2_BAD_INPUT,
          "x: tensor a is there twice"},
         {"{\"__metadata__\":[]}", 0, K2_BAD_INPUT, "__metadata__ is a list, expected an object"},
+        {"{\"__metadata__\":{\"k2rl_digest\":\"12\"}}", 0, K2_BAD_INPUT, "\"k2rl_digest\" is not 32 hex digits, once"},
+        {"{\"__metadata__\":{\"k2rl_digest\":\"0123456789abcdef0123456789abcdef\",\"k2rl_digest\":"
+         "\"0123456789abcdef0123456789abcdef\"}}",
+         0, K2_BAD_INPUT, "\"k2rl_digest\" is not 32 hex digits, once"},
         {"{\"__metadata__\":{\"format\":1}}", 0, K2_BAD_INPUT, "__metadata__: \"format\" is a number, expected a string"},
         {"{" T("a\\u0000b", "F32", "[1]", "0", "4") "}", 4, K2_BAD_INPUT, "holds the character U+0000"},
         {"{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]]}", 0, K2_BAD_INPUT, "nested too deep"},
