@@ -239,7 +239,8 @@ void k2m_call_body(const k2m_io *io, const k2m_action *a, k2_buf *out)
                            .has_top_p = true,
                            .top_p = eval ? 1 : c->rollout_top_p,
                            .has_top_k = true,
-                           .top_k = eval ? 0 : (int32_t)c->rollout_top_k};
+                           .top_k = eval ? 0 : (int32_t)c->rollout_top_k,
+                           .repetition_penalty = 1}; /* none */
     size_t stops;
     const int32_t *stop_ids = k2_tokenizer_stops(io->run->tokenizer, true, &stops);
     for (size_t i = 0; i < stops && i < K2_OPENAI_STOPS_MAX; i++) r.stop_ids[r.stop_id_count++] = (uint32_t)stop_ids[i];
