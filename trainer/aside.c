@@ -19,7 +19,8 @@ static k2_code config_put(const k2i_work *w, k2_quarantine *q, k2_error *err)
 static k2_code start_put(k2i_work *w, k2_quarantine *q, float *m, float *v, k2i_checkpoint *state, k2_error *err)
 {
     char *dir = k2_quarantine_path(k2_quarantine_dir(q), "start");
-    k2_code code = k2i_checkpoint_write(dir, &w->dims, k2_model_layout_of(k2i_learner_model(w->learner)),
+    const k2_weights_format format = {.dtype = K2_DTYPE_F32};
+    k2_code code = k2i_checkpoint_write(dir, &w->dims, &format, k2_model_layout_of(k2i_learner_model(w->learner)),
                                         k2i_learner_params(w->learner), m, v, state, err);
     k2_free(dir);
     return code;

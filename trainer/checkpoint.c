@@ -40,21 +40,25 @@ void k2i_slots_free(k2i_slots *s)
     *s = (k2i_slots){0};
 }
 
-/* m and v one behind the other, in one list. */
-static k2i_slots moment_slots(const k2_model_layout *layout, float *m, float *v)
+/* What optimizer.safetensors holds, in one list: m and v, and with params the weights themselves. */
+static k2i_slots optimizer_slots(const k2_model_layout *layout, float *m, float *v, float *params)
 {
-    k2i_slots a = k2i_slots_make(layout, m, "m."), b = k2i_slots_make(layout, v, "v.");
-    k2i_slots s = {.count = a.count + b.count};
-    size_t stride = K2_PARAM_NAME_MAX + 2;
+    const struct {
+        const char *prefix;
+        float *flat;
+    } parts[] = {{"m.", m}, {"v.", v}, {"w.", params}};
+    const size_t count = params ? 3 : 2, stride = K2_PARAM_NAME_MAX + 2;
+    k2i_slots s = {.count = count * layout->params_count};
     s.slots = k2_alloc_array(s.count, sizeof(*s.slots));
     s.names = k2_alloc_array(s.count, stride);
-    for (size_t i = 0; i < s.count; i++) {
-        s.slots[i] = i < a.count ? a.slots[i] : b.slots[i - a.count];
-        memcpy(s.names + i * stride, s.slots[i].name, stride);
-        s.slots[i].name = s.names + i * stride;
+    for (size_t k = 0, at = 0; k < count; k++) {
+        k2i_slots part = k2i_slots_make(layout, parts[k].flat, parts[k].prefix);
+        for (size_t i = 0; i < part.count; i++, at++) {
+            s.slots[at] = part.slots[i];
+            s.slots[at].name = strcpy(s.names + at * stride, part.slots[i].name);
+        }
+        k2i_slots_free(&part);
     }
-    k2i_slots_free(&a);
-    k2i_slots_free(&b);
     return s;
 }
 
@@ -156,17 +160,21 @@ static k2_code file_verify(const char *path, const k2i_slots *s, k2_error *err)
     return code;
 }
 
-static k2_code weights_write(const char *dir, const k2_dims *dims, const k2i_slots *s, k2_digest *digest, k2_error *err)
+/* *digest is that of the weights in memory: those of the files are the same, or rounded. */
+static k2_code weights_write(const char *dir, const k2_dims *dims, const k2_weights_format *format, const k2i_slots *s,
+                             k2_digest *digest, k2_error *err)
 {
-    char *path = k2_asprintf("%s/model.safetensors", dir);
-    k2_code code = k2_weights_dir_save(dir, dims, &(k2_weights_format){.dtype = K2_DTYPE_F32}, s->slots, s->count, err);
-    if (code == K2_OK) code = file_verify(path, s, err);
-    if (code == K2_OK) *digest = k2_weights_digest(s->slots, s->count);
-    k2_free(path);
-    return code;
+    k2_digest stored;
+    k2_code code = k2_weights_dir_save(dir, dims, format, s->slots, s->count, err);
+    if (code == K2_OK) code = k2_weights_dir_verify(dir, s->slots, s->count, NULL, NULL, &stored, err);
+    if (code != K2_OK) return code;
+    *digest = k2_weights_digest(s->slots, s->count);
+    if (format->dtype == K2_DTYPE_F32 && !k2_digest_equal(stored, *digest))
+        return k2_error_set(err, K2_CORRUPT, "%s: the weights read back differently from what was written", dir);
+    return K2_OK;
 }
 
-static k2_code moments_write(const char *dir, const k2i_slots *s, k2_digest *digest, k2_error *err)
+static k2_code optimizer_write(const char *dir, const k2i_slots *s, k2_digest *digest, k2_error *err)
 {
     char *path = k2_asprintf("%s/optimizer.safetensors", dir);
     k2_code code = k2_weights_file_write(path, s->slots, s->count, err);
@@ -210,19 +218,27 @@ static k2_code dir_place(const char *from, const char *to, k2_error *err)
     return code;
 }
 
-k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_model_layout *layout, float *params, float *m,
-                             float *v, k2i_checkpoint *state, k2_error *err)
+k2_weights_format k2i_checkpoint_format(const k2_config *c)
+{
+    return (k2_weights_format){.dtype = strcmp(c->run_checkpoint_dtype, "bf16") == 0 ? K2_DTYPE_BF16 : K2_DTYPE_F32,
+                               .shard_bytes = c->run_shard_bytes};
+}
+
+k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_weights_format *format,
+                             const k2_model_layout *layout, float *params, float *m, float *v, k2i_checkpoint *state,
+                             k2_error *err)
 {
     char *temp = k2_asprintf("%s.tmp", dir);
-    k2i_slots weights = k2i_slots_make(layout, params, ""), moments = moment_slots(layout, m, v);
+    k2i_slots weights = k2i_slots_make(layout, params, "");
+    k2i_slots optimizer = optimizer_slots(layout, m, v, format->dtype == K2_DTYPE_F32 ? NULL : params);
     k2_code code = k2_dir_remove(temp, err);
     if (code == K2_OK) code = k2_dir_make(temp, err);
-    if (code == K2_OK) code = weights_write(temp, dims, &weights, &state->weights, err);
-    if (code == K2_OK) code = moments_write(temp, &moments, &state->optimizer, err);
+    if (code == K2_OK) code = weights_write(temp, dims, format, &weights, &state->weights, err);
+    if (code == K2_OK) code = optimizer_write(temp, &optimizer, &state->optimizer, err);
     if (code == K2_OK) code = state_write(temp, state, err);
     if (code == K2_OK) code = dir_place(temp, dir, err);
     (void)k2_dir_remove(temp, NULL); /* what stood there before, or what did not come to be */
-    k2i_slots_free(&moments);
+    k2i_slots_free(&optimizer);
     k2i_slots_free(&weights);
     k2_free(temp);
     return code;
@@ -230,13 +246,11 @@ k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_mode
 
 /* ---- reading ---- */
 
-static k2_code moments_read(const char *path, const k2i_slots *s, k2_error *err)
+static k2_code optimizer_read(const char *path, const k2_weights_file *f, const k2i_slots *s, k2_error *err)
 {
-    k2_weights_file *f;
-    k2_code code = k2_weights_file_open(path, &f, err);
-    if (code != K2_OK) return code;
+    k2_code code = K2_OK;
     if (k2_weights_file_count(f) != s->count)
-        code = k2_error_set(err, K2_BAD_INPUT, "%s: %zu tensors, expected %zu", path, k2_weights_file_count(f), s->count);
+        return k2_error_set(err, K2_BAD_INPUT, "%s: %zu tensors, expected %zu", path, k2_weights_file_count(f), s->count);
     for (size_t i = 0; i < s->count && code == K2_OK; i++) {
         const k2_weights_tensor *t = k2_weights_file_find(f, s->slots[i].name);
         if (!t || !k2_shape_equal(&t->shape, &s->slots[i].shape))
@@ -244,7 +258,34 @@ static k2_code moments_read(const char *path, const k2i_slots *s, k2_error *err)
         else
             code = k2_weights_tensor_f32(t, s->slots[i].data, err);
     }
+    return code;
+}
+
+/* Where the optimizer's file has the weights, those of the model are rounded: they must be there, but nothing is taken from
+ * them. */
+static k2_code vectors_read(const char *dir, const k2_model_layout *layout, float *params, float *m, float *v,
+                            const k2i_checkpoint *state, k2_error *err)
+{
+    char *path = k2_asprintf("%s/optimizer.safetensors", dir), first[K2_PARAM_NAME_MAX + 2];
+    k2_weights_file *f = NULL;
+    k2i_slots weights = k2i_slots_make(layout, params, ""), optimizer = {0};
+    k2_code code = k2_weights_file_open(path, &f, err);
+    if (code != K2_OK) goto free_slots;
+    snprintf(first, sizeof(first), "w.%s", layout->params[0].name);
+    const bool has_weights = k2_weights_file_find(f, first) != NULL;
+    optimizer = optimizer_slots(layout, m, v, has_weights ? params : NULL);
+    code = has_weights ? k2_weights_dir_check(dir, weights.slots, weights.count, err)
+                       : k2_weights_dir_load(dir, weights.slots, weights.count, err);
+    if (code == K2_OK) code = optimizer_read(path, f, &optimizer, err);
+    if (code == K2_OK && !k2_digest_equal(k2_weights_digest(weights.slots, weights.count), state->weights))
+        code = k2_error_set(err, K2_CORRUPT, "%s: the digest of its weights is not the one in trainer.json", dir);
+    if (code == K2_OK && !k2_digest_equal(k2_weights_digest(optimizer.slots, optimizer.count), state->optimizer))
+        code = k2_error_set(err, K2_CORRUPT, "%s: its digest is not the one in trainer.json", path);
     k2_weights_file_close(f);
+free_slots:
+    k2i_slots_free(&optimizer);
+    k2i_slots_free(&weights);
+    k2_free(path);
     return code;
 }
 
@@ -253,18 +294,7 @@ k2_code k2i_checkpoint_read(const char *dir, const k2_model_layout *layout, floa
 {
     k2i_checkpoint found;
     k2_code code = k2i_checkpoint_peek(dir, &found, err);
-    if (code != K2_OK) return code;
-    char *path = k2_asprintf("%s/optimizer.safetensors", dir);
-    k2i_slots weights = k2i_slots_make(layout, params, ""), moments = moment_slots(layout, m, v);
-    code = k2_weights_dir_load(dir, weights.slots, weights.count, err);
-    if (code == K2_OK) code = moments_read(path, &moments, err);
-    if (code == K2_OK && !k2_digest_equal(k2_weights_digest(weights.slots, weights.count), found.weights))
-        code = k2_error_set(err, K2_CORRUPT, "%s/model.safetensors: its digest is not the one in trainer.json", dir);
-    if (code == K2_OK && !k2_digest_equal(k2_weights_digest(moments.slots, moments.count), found.optimizer))
-        code = k2_error_set(err, K2_CORRUPT, "%s: its digest is not the one in trainer.json", path);
+    if (code == K2_OK) code = vectors_read(dir, layout, params, m, v, &found, err);
     if (code == K2_OK) *state = found;
-    k2i_slots_free(&moments);
-    k2i_slots_free(&weights);
-    k2_free(path);
     return code;
 }

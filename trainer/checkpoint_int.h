@@ -1,8 +1,11 @@
 /* checkpoint - a training state as a directory: a Hugging Face model, the optimizer's moments, and where the run stands.
  *
- *     config.json, model.safetensors    what transformers loads
- *     optimizer.safetensors             "m.<tensor>" and "v.<tensor>", f32, for every tensor of the model
+ *     config.json, model.safetensors    what transformers loads; large ones are shards with an index
+ *     optimizer.safetensors             "m.<tensor>" and "v.<tensor>", f32, for every tensor of the model; where the model's files
+ *                                       are bf16 also "w.<tensor>", the weights before they were rounded
  *     trainer.json                      counters and digests (k2i_checkpoint)
+ *
+ * What is read is to the bit what was written, in whatever type the model's own files are.
  *
  * A checkpoint knows nothing of ranks: it is written by one that has gathered all moments, and read by any number.
  */
@@ -10,6 +13,7 @@
 #define K2_TRAINER_CHECKPOINT_INT_H
 
 #include "common/base/base.h"
+#include "common/config/config.h"
 #include "common/model/model.h"
 #include "common/weights/weights.h"
 
@@ -21,7 +25,7 @@ typedef struct k2i_checkpoint {
     uint64_t updates;             /* of the moments */
     k2i_moments moments;
     uint64_t seed;
-    k2_digest weights, optimizer; /* weights digests of the two files */
+    k2_digest weights, optimizer; /* weights digests of the weights in memory, and of the optimizer's file */
 } k2i_checkpoint;
 
 /* The tensors of a layout as slots on a flat vector. */
@@ -41,8 +45,11 @@ void k2i_slots_free(k2i_slots *s);
  * errors   NO_SPACE, IO; CORRUPT: what was read back is not what was written. The unfinished directory is removed
  * tests    tests/unit/trainer/checkpoint_test.c
  */
-k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_model_layout *layout, float *params, float *m,
-                             float *v, k2i_checkpoint *state, k2_error *err);
+k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_weights_format *format,
+                             const k2_model_layout *layout, float *params, float *m, float *v, k2i_checkpoint *state,
+                             k2_error *err);
+/* run.checkpoint_dtype and run.shard_bytes. */
+k2_weights_format k2i_checkpoint_format(const k2_config *c);
 
 /* trainer.json as text. parse: "path: ...": BAD_INPUT names the field. */
 void k2i_checkpoint_encode(const k2i_checkpoint *s, k2_buf *out);

@@ -49,9 +49,10 @@ void k2i_work_publish(k2i_work *w, uint64_t version, k2i_result *out)
 
 /* ---- SAVE ---- */
 
-static uint64_t dir_bytes(const k2_model_layout *layout)
+static uint64_t dir_bytes(const k2_model_layout *layout, const k2_weights_format *format)
 {
-    return 3 * layout->floats * sizeof(float);
+    const bool rounded = format->dtype != K2_DTYPE_F32; /* then the weights are there twice */
+    return layout->floats * (3 * sizeof(float) + (rounded ? k2_dtype_bytes(format->dtype) : 0));
 }
 
 /* Moments of all ranks in one vector; elements in no rank's range do not exist. */
@@ -84,11 +85,12 @@ void k2i_work_save(k2i_work *w, const char *dir, uint64_t step, k2i_result *out)
     k2_code code = k2i_moments_gather(w, m, v, &out->error);
     out->unchanged = code == K2_OK; /* a full disk costs a checkpoint, not the training */
     if (code == K2_OK && w->rank == 0) {
-        uint32_t span = k2_flight_begin(K2_FLIGHT_CHECKPOINT, step, dir_bytes(layout), 0, K2_FLIGHT_NONE);
-        code = k2i_checkpoint_write(dir, &w->dims, layout, k2i_learner_params(w->learner), m, v, &state, &out->error);
+        const k2_weights_format format = k2i_checkpoint_format(&w->config);
+        uint32_t span = k2_flight_begin(K2_FLIGHT_CHECKPOINT, step, dir_bytes(layout, &format), 0, K2_FLIGHT_NONE);
+        code = k2i_checkpoint_write(dir, &w->dims, &format, layout, k2i_learner_params(w->learner), m, v, &state, &out->error);
         k2_flight_end_with(span, 3, code);
         out->digest = state.weights;
-        out->bytes = dir_bytes(layout);
+        out->bytes = dir_bytes(layout, &format);
     }
     out->version = step;
     k2_free(v);

@@ -15,6 +15,10 @@
     U64(run_checkpoint_every, "run.checkpoint_every", 10, 1, 1000000, FREE,                                                      \
         "iterations (in pretraining: tens of steps) between checkpoints")                                                        \
     U64(run_checkpoints_kept, "run.checkpoints_kept", 2, 1, 1000, FREE, "older checkpoints are removed; 1 acts as 2")            \
+    ENUM(run_checkpoint_dtype, "run.checkpoint_dtype", "f32", "f32|bf16", FREE,                                                  \
+        "type of the weights in checkpoints; with bf16 the optimizer's file holds them in f32, so that a resumed run is the same") \
+    U64(run_shard_bytes, "run.shard_bytes", 5000000000, 0, UINT64_C(1) << 53, FREE,                                              \
+        "weights in one file of a checkpoint, in bytes, at most; 0: one file")                                                   \
     U64(run_eval_every, "run.eval_every", 10, 0, 1000000, FREE, "iterations between evaluations; 0 = only before and after")     \
     U64(run_journal_mb, "run.journal_mb", 1024, 16, 1048576, FREE, "largest size of the journal, in MiB")                        \
     U64(run_flight_kib, "run.flight_kib", 1024, 0, 65536, FREE,                                                                   \

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Ctrl-C drains and saves, and the same command goes on to the same weights; a pretraining run likewise; --dry-run starts nothing.
+# Ctrl-C drains and saves, and the same command goes on to the same weights, also where checkpoints are bf16 in shards; a
+# pretraining run likewise; --dry-run starts nothing.
 . "$(dirname "$0")/lib.sh"
 small_config
 
@@ -9,12 +10,16 @@ grep -q rollout "$SCRATCH/dry.out" || fail "--dry-run printed no plan"
 
 run calm
 want=$(json "$result" weights_digest)
-start stopped
+bf16=(--set run.checkpoint_dtype=bf16 --set run.shard_bytes=40000)
+start stopped "${bf16[@]}"
 await "iteration 2" "grep -q '\"iteration\": *2' $SCRATCH/stopped/metrics.jsonl"
 kill -INT "$master"
 wait "$wrapper_of" || fail "Ctrl-C ended the run with status $?"
 for role in trainer rollout proxy; do [ -z "$(workers $role "$master")" ] || fail "a $role is left"; done
-run stopped --set rollout.workers=2
+"$K2RL" ckpt verify "$SCRATCH/stopped/checkpoints/$(cat "$SCRATCH/stopped/checkpoints/latest")" >"$SCRATCH/ckpt.out" ||
+  fail "k2rl ckpt verify of a bf16 checkpoint"
+grep -qE 'tensors in [2-9] files' "$SCRATCH/ckpt.out" || fail "the checkpoint has no shards: $(cat "$SCRATCH/ckpt.out")"
+run stopped --set rollout.workers=2 "${bf16[@]}"
 same "$(json "$result" weights_digest)" "$want" "weights_digest after Ctrl-C and a second start"
 same "$(json "$result" iterations)" 5 iterations
 

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <unistd.h>
 
 #include "tests/unit/trainer/fixture.h"
@@ -38,9 +39,11 @@ static void model_end(model *x)
     k2_model_layout_free(x->layout);
 }
 
+static k2_weights_format format; /* f32 in one file where a test does not say otherwise */
+
 static k2_code write_at(const char *dir, model *x, k2i_checkpoint *state, k2_error *err)
 {
-    return k2i_checkpoint_write(dir, &x->dims, x->layout, x->params, x->m, x->v, state, err);
+    return k2i_checkpoint_write(dir, &x->dims, &format, x->layout, x->params, x->m, x->v, state, err);
 }
 
 static void test_round_trip(void **state)
@@ -69,6 +72,47 @@ static void test_round_trip(void **state)
     fixture_dir_end(top);
 }
 
+static void assert_damaged(const char *dir, model *x, k2_code code, const char *part)
+{
+    k2i_checkpoint in = {.step = 99};
+    k2_error err;
+    assert_int_equal(k2i_checkpoint_read(dir, x->layout, x->params, x->m, x->v, &in, &err), code);
+    if (!strstr(err.text, part)) fail_msg("found \"%s\", expected \"%s\"", err.text, part);
+    assert_int_equal(in.step, 99);
+}
+
+/* bf16 in shards: others read rounded weights, the trainer those that it had; the digest is that of an f32 checkpoint. */
+static void test_rounded_weights(void **state)
+{
+    (void)state;
+    char *dir = fixture_dir();
+    model a = model_make(1), b = model_make(2);
+    k2i_checkpoint full = {.step = 3}, out = {.step = 3}, in;
+    k2_error err;
+    assert_int_equal(write_at(dir, &a, &full, &err), K2_OK);
+    format = (k2_weights_format){.dtype = K2_DTYPE_BF16, .shard_bytes = 4096};
+    assert_int_equal(write_at(dir, &a, &out, &err), K2_OK);
+    char *single = k2_asprintf("%s/model.safetensors", dir), *index = k2_asprintf("%s/model.safetensors.index.json", dir);
+    assert_false(k2_file_exists(single)); /* nothing of the one before is left */
+    assert_int_equal(k2i_checkpoint_read(dir, a.layout, b.params, b.m, b.v, &in, &err), K2_OK);
+    assert_memory_equal(a.params, b.params, a.layout->floats * sizeof(float));
+    assert_memory_equal(a.m, b.m, a.layout->floats * sizeof(float));
+    assert_memory_equal(a.v, b.v, a.layout->floats * sizeof(float));
+    assert_true(k2_digest_equal(in.weights, full.weights) && !k2_digest_equal(in.optimizer, full.optimizer));
+    k2i_slots s = k2i_slots_make(a.layout, b.params, "");
+    assert_int_equal(k2_weights_dir_load(dir, s.slots, s.count, &err), K2_OK);
+    for (size_t i = 0; i < a.layout->floats; i++) assert_true(fabsf(a.params[i] - b.params[i]) <= fabsf(a.params[i]) / 256);
+    k2i_slots_free(&s);
+    assert_int_equal(unlink(index), 0);
+    assert_damaged(dir, &a, K2_NOT_FOUND, "holds neither model.safetensors nor");
+    format = (k2_weights_format){0};
+    k2_free(single);
+    k2_free(index);
+    model_end(&a);
+    model_end(&b);
+    fixture_dir_end(dir);
+}
+
 /* Flip one byte of a file, at a distance from its end. */
 static void damage(const char *dir, const char *name, long from_end)
 {
@@ -83,15 +127,6 @@ static void damage(const char *dir, const char *name, long from_end)
     k2_free(path);
 }
 
-static void assert_damaged(const char *dir, model *x, k2_code code, const char *part)
-{
-    k2i_checkpoint in = {.step = 99};
-    k2_error err;
-    assert_int_equal(k2i_checkpoint_read(dir, x->layout, x->params, x->m, x->v, &in, &err), code);
-    if (!strstr(err.text, part)) fail_msg("found \"%s\", expected \"%s\"", err.text, part);
-    assert_int_equal(in.step, 99);
-}
-
 static void test_damage(void **state)
 {
     (void)state;
@@ -100,7 +135,7 @@ static void test_damage(void **state)
     k2i_checkpoint out = {.step = 1};
     assert_int_equal(write_at(dir, &a, &out, NULL), K2_OK);
     damage(dir, "model.safetensors", 9);
-    assert_damaged(dir, &a, K2_CORRUPT, "model.safetensors: its digest is not the one in trainer.json");
+    assert_damaged(dir, &a, K2_CORRUPT, "the digest of its weights is not the one in trainer.json");
     damage(dir, "model.safetensors", 9);
     damage(dir, "optimizer.safetensors", 9);
     assert_damaged(dir, &a, K2_CORRUPT, "optimizer.safetensors: its digest is not the one in trainer.json");
@@ -158,10 +193,8 @@ static void test_failed_write(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),
-        cmocka_unit_test(test_damage),
-        cmocka_unit_test(test_another_model),
-        cmocka_unit_test(test_failed_write),
+        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_rounded_weights), cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_another_model), cmocka_unit_test(test_failed_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
