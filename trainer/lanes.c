@@ -66,7 +66,7 @@ static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *mic
 {
     const k2i_pass *pass = job->pass;
     k2_model_batch batch = micro_fill(r, pass, micro);
-    k2_model_out out = {.logp = r->logp, .entropy = r->entropy, .loads = r->loads};
+    k2_model_out out = {.logp = r->logp, .entropy = r->entropy, .loads = r->loads, .tops = r->tops};
     uint64_t number = (uint64_t)(micro - pass->micros), lane = number % job->l->config.lanes;
     size_t mark = k2_arena_mark(&r->arena);
     uint32_t span = k2_flight_begin(K2_FLIGHT_MICRO, k2_flight_text("forward"), number, lane, micro->tokens);
@@ -79,6 +79,8 @@ static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *mic
     }
     sums[K2I_SUM_TOKENS] += (double)batch.tokens_count;
     for (uint32_t e = 0; e < job->l->loads_count; e++) sums[K2I_SUM_COUNT + e] += (double)r->loads[e];
+    double *tops = sums + K2I_SUM_COUNT + job->l->loads_count;
+    for (uint32_t h = 0; h < job->l->tops_count; h++) tops[h] = K2_MAX(tops[h], (double)r->tops[h]);
     if (job->train && sums[K2I_SUM_BAD] == 0) {
         span = k2_flight_begin(K2_FLIGHT_MICRO, k2_flight_text("backward"), number, lane, micro->tokens);
         k2_model_bwd(r->model, acts, r->dlogp, grads);
@@ -108,6 +110,7 @@ static void lane_run(void *arg, size_t task, uint32_t member)
     double *sums = l->lane_sums + (size_t)lane * l->sums_width;
     k2i_loss_sums loss = {0};
     memset(sums, 0, l->sums_width * sizeof(*sums));
+    for (uint32_t h = 0; h < l->tops_count; h++) sums[K2I_SUM_COUNT + l->loads_count + h] = -INFINITY;
     if (job->train) memset(l->grads[task], 0, l->floats * sizeof(float));
     for (uint32_t m = lane; m < job->pass->micro_count; m += l->config.lanes)
         micro_run(&l->replicas[member], job, &job->pass->micros[m], l->grads[task], sums, &loss);
@@ -143,11 +146,13 @@ void k2i_lanes_combine(k2i_learner *l, double sums[K2I_SUM_COUNT])
 {
     memcpy(sums, l->lane_sums, K2I_SUM_COUNT * sizeof(*sums));
     memcpy(l->loads, l->lane_sums + K2I_SUM_COUNT, l->loads_count * sizeof(*l->loads));
+    memcpy(l->tops, l->lane_sums + K2I_SUM_COUNT + l->loads_count, l->tops_count * sizeof(*l->tops));
     for (uint32_t lane = 1; lane < l->config.lanes; lane++) {
         const double *row = l->lane_sums + (size_t)lane * l->sums_width;
 #define K2_X(name, op) combine_##op(&sums[K2I_SUM_##name], row[K2I_SUM_##name]);
         K2I_SUMS(K2_X)
 #undef K2_X
         for (uint32_t e = 0; e < l->loads_count; e++) l->loads[e] += row[K2I_SUM_COUNT + e];
+        for (uint32_t h = 0; h < l->tops_count; h++) l->tops[h] = K2_MAX(l->tops[h], row[K2I_SUM_COUNT + l->loads_count + h]);
     }
 }

@@ -13,6 +13,7 @@ typedef struct k2i_replica {
     uint32_t *starts;                           /* [micro_tokens + 1] */
     float *logp, *entropy, *weight, *dlogp;     /* [micro_tokens] */
     uint32_t *loads;                            /* [moe layers, E] */
+    float *tops;                                /* [L, H] */
 } k2i_replica;
 
 struct k2i_learner {
@@ -22,16 +23,19 @@ struct k2i_learner {
     k2i_replica replicas[K2I_REPLICAS_MAX];
     k2_team *team; /* replica_count members */
     uint64_t floats, blocks;
-    uint32_t loads_count, sums_width; /* sums_width = K2I_SUM_COUNT + loads_count */
+    uint32_t loads_count, tops_count;
+    uint32_t sums_width;              /* K2I_SUM_COUNT + loads_count + tops_count */
     float **grads;                    /* [lanes_local] of [floats] */
     float *shard;                     /* summed gradient of this rank's range */
     double *block_sums;               /* [blocks] */
     double *lane_sums;                /* [lanes, sums_width]; this rank's lanes stand in their place */
     double *loads;                    /* [loads_count] */
+    double *tops;                     /* [L, H] largest attention scores of the last pass, all ranks */
     k2_coll_range *ranges, *block_ranges; /* [ranks] */
     k2i_optim_span *spans;
     size_t span_count;
     k2i_optim optim;
+    k2i_muon *muon;  /* NULL: all is AdamW's */
     uint64_t bad_at; /* element that the last update would have spoilt, of this rank's; K2I_SPOILS_NONE: none */
 };
 
@@ -39,7 +43,7 @@ struct k2i_learner {
 void k2i_lanes_run(k2i_learner *l, const k2i_pass *pass, bool train);
 /* The first activation that is NaN or infinite in a forward of the pass's first micro-batch. False: none. */
 bool k2i_lanes_look(k2i_learner *l, const k2i_pass *pass, char *out, size_t n);
-/* Combine the gathered rows of l->lane_sums, in lane order, into sums and l->loads. */
+/* Combine the gathered rows of l->lane_sums, in lane order, into sums, l->loads and l->tops. */
 void k2i_lanes_combine(k2i_learner *l, double sums[K2I_SUM_COUNT]);
 
 #endif

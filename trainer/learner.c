@@ -25,11 +25,13 @@ static void spans_make(k2i_learner *l, const k2_model_layout *layout)
         const k2_param *p = &layout->params[i];
         uint64_t end = i + 1 < layout->params_count ? layout->params[i + 1].offset : layout->floats;
         bool trained = p->kind != K2_KIND_BIAS, decays = p->kind == K2_KIND_MATRIX || p->kind == K2_KIND_EMBED;
+        bool by_muon = l->config.muon && p->kind == K2_KIND_MATRIX;
         k2i_optim_span *last = l->span_count > 0 ? &l->spans[l->span_count - 1] : NULL;
-        if (last && last->trained == trained && last->decays == decays)
+        if (last && last->trained == trained && last->decays == decays && last->by_muon == by_muon)
             last->end = end;
         else
-            l->spans[l->span_count++] = (k2i_optim_span){.begin = p->offset, .end = end, .trained = trained, .decays = decays};
+            l->spans[l->span_count++] =
+                (k2i_optim_span){.begin = p->offset, .end = end, .trained = trained, .by_muon = by_muon, .decays = decays};
     }
 }
 
@@ -58,11 +60,13 @@ static k2_code replica_open(k2i_replica *r, const k2i_learner *l, uint32_t threa
     r->weight = k2_alloc_array(n, sizeof(float));
     r->dlogp = k2_alloc_array(n, sizeof(float));
     r->loads = k2_alloc_array(l->loads_count, sizeof(uint32_t));
+    r->tops = k2_alloc_array(l->tops_count, sizeof(float));
     return K2_OK;
 }
 
 static void replica_close(k2i_replica *r)
 {
+    k2_free(r->tops);
     k2_free(r->loads);
     k2_free(r->dlogp);
     k2_free(r->weight);
@@ -84,6 +88,7 @@ static void buffers_make(k2i_learner *l)
     l->block_sums = k2_alloc_array(l->blocks, sizeof(double));
     l->lane_sums = k2_alloc_array((size_t)l->config.lanes * l->sums_width, sizeof(double));
     l->loads = k2_alloc_array(l->loads_count, sizeof(double));
+    l->tops = k2_alloc_array(l->tops_count, sizeof(double));
     k2i_optim_init(&l->optim, own.begin, own.end);
 }
 
@@ -101,7 +106,8 @@ k2_code k2i_learner_new(const k2i_learner_config *config, k2i_learner **out, k2_
     l->lanes_local = config->lanes / l->ranks;
     l->lane_first = l->rank * l->lanes_local;
     l->loads_count = k2_dims_moe_layers(&config->dims) * config->dims.n_routed_experts;
-    l->sums_width = K2I_SUM_COUNT + l->loads_count;
+    l->tops_count = config->dims.num_hidden_layers * config->dims.num_attention_heads;
+    l->sums_width = K2I_SUM_COUNT + l->loads_count + l->tops_count;
     l->replica_count = replicas_for(&config->dims, config->threads, l->lanes_local);
     for (uint32_t i = 0; i < l->replica_count && code == K2_OK; i++)
         code = replica_open(&l->replicas[i], l, config->threads / l->replica_count, err);
@@ -116,6 +122,7 @@ k2_code k2i_learner_new(const k2i_learner_config *config, k2i_learner **out, k2_
     spans_make(l, layout);
     ranges_make(l);
     buffers_make(l);
+    if (config->muon) l->muon = k2i_muon_new(layout, l->ranges[l->rank].begin, l->ranges[l->rank].end, config->threads);
     *out = l;
     return K2_OK;
 }
@@ -123,10 +130,12 @@ k2_code k2i_learner_new(const k2i_learner_config *config, k2i_learner **out, k2_
 void k2i_learner_free(k2i_learner *l)
 {
     if (!l) return;
+    k2i_muon_free(l->muon);
     k2i_optim_fini(&l->optim);
     k2_free(l->spans);
     k2_free(l->block_ranges);
     k2_free(l->ranges);
+    k2_free(l->tops);
     k2_free(l->loads);
     k2_free(l->lane_sums);
     k2_free(l->block_sums);
@@ -138,16 +147,20 @@ void k2i_learner_free(k2i_learner *l)
     k2_free(l);
 }
 
-uint64_t k2i_learner_bytes(const k2_dims *dims, uint32_t threads, uint32_t lanes, uint32_t ranks, uint32_t micro_tokens)
+uint64_t k2i_learner_bytes(const k2i_learner_config *config, uint32_t ranks)
 {
-    uint32_t local = lanes / ranks, replicas = replicas_for(dims, threads, local);
+    const k2_dims *dims = &config->dims;
+    uint32_t local = config->lanes / ranks, replicas = replicas_for(dims, config->threads, local);
     k2_model_layout *layout = k2_model_layout_new(dims);
     uint64_t vector = layout->floats * sizeof(float), shard = vector / ranks + K2I_BLOCK * sizeof(float);
+    uint64_t muon = config->muon ? k2i_muon_bytes(layout, shard / sizeof(float), config->threads) : 0;
     k2_model_layout_free(layout);
-    uint64_t replica = k2_model_bytes(dims) + k2_model_act_bytes(dims, threads / replicas, micro_tokens) + 28ull * micro_tokens;
-    uint64_t sums =
-        (uint64_t)lanes * (K2I_SUM_COUNT + (uint64_t)k2_dims_moe_layers(dims) * dims->n_routed_experts) * sizeof(double);
-    return replicas * replica + local * vector + 3 * shard + sums; /* 3: summed gradient and two moments */
+    uint64_t replica = k2_model_bytes(dims) + k2_model_act_bytes(dims, config->threads / replicas, config->micro_tokens) +
+                       28ull * config->micro_tokens;
+    uint64_t width = K2I_SUM_COUNT + (uint64_t)k2_dims_moe_layers(dims) * dims->n_routed_experts +
+                     (uint64_t)dims->num_hidden_layers * dims->num_attention_heads;
+    uint64_t sums = config->lanes * width * sizeof(double);
+    return replicas * replica + local * vector + 3 * shard + muon + sums; /* 3: summed gradient and two moments */
 }
 
 k2_model *k2i_learner_model(k2i_learner *l)
@@ -248,14 +261,44 @@ static k2_code gradient_make(k2i_learner *l, const k2i_pass *pass, k2i_outcome *
     return code;
 }
 
+/* Muon's half before anything changes: momentum of the shard, gathered where lane 0's gradient stood (it is summed up by now),
+ * and what becomes of it as whole matrices. */
+static k2_code muon_prepare(k2i_learner *l, const k2i_update *u, double scale, k2_error *err)
+{
+    float *whole = l->grads[0];
+    k2i_muon_momentum(l->muon, &l->optim, &u->optim, scale, l->shard, whole);
+    k2_code code = k2_coll_all_gather(l->config.coll, whole, sizeof(float), l->floats, l->ranges, err);
+    if (code == K2_OK) k2i_muon_orthogonalise(l->muon, whole);
+    return code;
+}
+
 /* Finite gradients may still make moments or parameters infinite: all ranks look, each at its shard, before one changes. */
 static k2_code update_try(k2i_learner *l, const k2i_update *u, double scale, k2i_outcome *o, k2_error *err)
 {
-    l->bad_at = k2i_optim_spoils(&l->optim, &u->optim, l->spans, l->span_count, u->lr, scale, l->shard, k2i_learner_params(l));
+    const float *params = k2i_learner_params(l);
+    k2_code code = l->muon ? muon_prepare(l, u, scale, err) : K2_OK;
+    if (code != K2_OK) return code;
+    l->bad_at = k2i_optim_spoils(&l->optim, &u->optim, l->spans, l->span_count, u->lr, scale, l->shard, params);
+    if (l->muon) l->bad_at = K2_MIN(l->bad_at, k2i_muon_spoils(l->muon, &l->optim, &u->optim, u->lr, scale, l->shard, params));
     double mine = l->bad_at != K2I_SPOILS_NONE, all[K2_COLL_RANKS_MAX];
-    k2_code code = k2_coll_all_gather_f64(l->config.coll, &mine, 1, all, err);
+    code = k2_coll_all_gather_f64(l->config.coll, &mine, 1, all, err);
     for (uint32_t r = 0; r < l->ranks && code == K2_OK; r++)
         if (all[r] != 0) o->bad = "a parameter or moment after the update";
+    return code;
+}
+
+static k2_code update_make(k2i_learner *l, const k2i_update *u, double scale, k2i_outcome *o, k2_error *err)
+{
+    float *params = k2i_learner_params(l);
+    uint32_t span = k2_flight_begin(K2_FLIGHT_UPDATE, l->optim.updates, 0, 0, 0);
+    k2i_optim_apply(&l->optim, &u->optim, l->spans, l->span_count, u->lr, scale, l->shard, params);
+    if (l->muon) k2i_muon_apply(l->muon, &l->optim, &u->optim, u->lr, scale, l->shard, params);
+    k2_flight_end(span);
+    k2_code code = k2_coll_all_gather(l->config.coll, params, sizeof(float), l->floats, l->ranges, err);
+    if (code == K2_OK && u->bias_rate > 0) bias_update(l, u->bias_rate);
+    if (code == K2_OK && u->qk_clip > 0)
+        o->qk_clipped = k2i_qk_clip(&l->config.dims, k2_model_layout_of(k2i_learner_model(l)), l->tops, u->qk_clip, params);
+    k2i_learner_params_changed(l);
     return code;
 }
 
@@ -270,14 +313,9 @@ k2_code k2i_learner_update(k2i_learner *l, const k2i_pass *pass, const k2i_updat
     bool moves = code == K2_OK && !o.bad && o.grad_norm > 0;
     if (moves) code = update_try(l, update, scale, &o, err);
     o.skipped = o.bad != NULL;
-    if (code == K2_OK && moves && !o.bad) {
-        uint32_t span = k2_flight_begin(K2_FLIGHT_UPDATE, l->optim.updates, 0, 0, 0);
-        k2i_optim_apply(&l->optim, &update->optim, l->spans, l->span_count, update->lr, scale, l->shard, k2i_learner_params(l));
-        k2_flight_end(span);
-        code = k2_coll_all_gather(l->config.coll, k2i_learner_params(l), sizeof(float), l->floats, l->ranges, err);
-        if (code == K2_OK && update->bias_rate > 0) bias_update(l, update->bias_rate);
-        k2i_learner_params_changed(l);
-    }
+    o.score_max = -INFINITY;
+    for (uint32_t h = 0; h < l->tops_count; h++) o.score_max = K2_MAX(o.score_max, l->tops[h]);
+    if (code == K2_OK && moves && !o.bad) code = update_make(l, update, scale, &o, err);
     if (code == K2_OK) *out = o;
     return code;
 }

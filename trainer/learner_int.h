@@ -7,9 +7,9 @@
  *
  *     pass ──► lanes (fwd, loss, bwd) ──► sums gathered ──► finite? ──no──► skipped: nothing changes
  *                                             │ yes                                  ▲ no
- *          reduce-scatter in lane order ──► norm over blocks ──► finite? ──► AdamW tried on copies: all stays finite?
+ *          reduce-scatter in lane order ──► norm over blocks ──► finite? ──► the update tried on copies: all stays finite?
  *                                                                                    │ yes
- *                                      router bias ◄── parameters all-gathered ◄── AdamW on the shard
+ *                                      router bias, QK-clip ◄── parameters all-gathered ◄── the update on the shard
  *
  * Every step of this has the same bits for any number of ranks, replicas and threads.
  */
@@ -20,6 +20,7 @@
 #include "common/coll/coll.h"
 #include "common/model/model.h"
 #include "trainer/loss_int.h"
+#include "trainer/muon_int.h"
 #include "trainer/optim_int.h"
 #include "trainer/pack_int.h"
 
@@ -31,6 +32,7 @@ typedef struct k2i_learner_config {
     uint32_t threads;      /* of this rank, >= 1 */
     uint32_t lanes;        /* of all ranks: a multiple of the ranks of `coll` */
     uint32_t micro_tokens; /* most tokens of one micro-batch */
+    bool muon;             /* matrices are Muon's; AdamW keeps embeddings, lm_head and norms */
     k2_coll *coll;         /* joined; stays the caller's and must outlive the learner */
 } k2i_learner_config;
 
@@ -99,17 +101,20 @@ typedef struct k2i_update {
     k2i_optim_config optim;
     double lr, clip_norm; /* clip_norm 0: no clipping */
     double bias_rate;     /* step of the router's selection bias; 0: fixed */
+    double qk_clip;       /* largest attention score that a head may have had; 0: any. See k2i_qk_clip */
 } k2i_update;
 
 typedef struct k2i_outcome {
     double sums[K2I_SUM_COUNT];
     double grad_norm;
+    double score_max;    /* largest attention score of the pass */
+    uint32_t qk_clipped; /* heads */
     bool skipped;    /* something was NaN or infinite: parameters and moments are as before */
     const char *bad; /* what it was, a literal; NULL: nothing */
 } k2i_outcome;
 
-/* Bytes that k2i_learner_new takes for `ranks` ranks, this one's share. */
-uint64_t k2i_learner_bytes(const k2_dims *dims, uint32_t threads, uint32_t lanes, uint32_t ranks, uint32_t micro_tokens);
+/* Bytes that k2i_learner_new takes for `ranks` ranks, this one's share; config->coll is not looked at. */
+uint64_t k2i_learner_bytes(const k2i_learner_config *config, uint32_t ranks);
 
 /* k2i_learner_new - memory for everything; parameters are zero: k2_model_init or a checkpoint fills k2i_learner_params, and
  * k2i_learner_params_changed makes them known.

@@ -68,7 +68,7 @@ uint64_t k2i_optim_spoils(const k2i_optim *o, const k2i_optim_config *config, co
     for (size_t s = 0; s < span_count; s++) {
         uint64_t begin = K2_MAX(spans[s].begin, o->begin), end = K2_MIN(spans[s].end, o->end);
         k.decay = spans[s].decays ? (float)config->weight_decay : 0;
-        for (uint64_t i = begin; i < end && spans[s].trained; i += K2I_BLOCK) {
+        for (uint64_t i = begin; i < end && spans[s].trained && !spans[s].by_muon; i += K2I_BLOCK) {
             uint64_t n = K2_MIN(end - i, (uint64_t)K2I_BLOCK), at = i - o->begin;
             memcpy(p, params + i, n * sizeof(float));
             memcpy(m, o->m + at, n * sizeof(float));
@@ -88,7 +88,7 @@ void k2i_optim_apply(k2i_optim *o, const k2i_optim_config *config, const k2i_opt
     k2_adamw k = kernel_make(config, o->updates, lr, scale);
     for (size_t s = 0; s < span_count; s++) {
         uint64_t begin = K2_MAX(spans[s].begin, o->begin), end = K2_MIN(spans[s].end, o->end);
-        if (begin >= end || !spans[s].trained) continue;
+        if (begin >= end || !spans[s].trained || spans[s].by_muon) continue;
         k.decay = spans[s].decays ? (float)config->weight_decay : 0;
         uint64_t at = begin - o->begin;
         k2_kern_adamw(&k, end - begin, grad + at, params + begin, o->m + at, o->v + at);

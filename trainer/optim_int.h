@@ -15,11 +15,14 @@
 typedef struct k2i_optim_span {
     uint64_t begin, end;
     bool trained; /* false: the router's selection bias, which follows the load and has no gradient */
+    bool by_muon; /* trained by k2i_muon: AdamW leaves it alone */
     bool decays;  /* weight decay: matrices and embeddings. Norm gains are left alone: pulling a gain towards 0 regularises nothing */
 } k2i_optim_span;
 
 typedef struct k2i_optim_config {
     double beta1, beta2, eps, weight_decay;
+    double momentum; /* of Muon */
+    bool nesterov;
 } k2i_optim_config;
 
 /* Moments of parameters [begin, end). */

@@ -135,10 +135,13 @@ static k2i_update update_make(const k2_config *c, uint64_t step)
     return (k2i_update){.optim = {.beta1 = c->trainer_beta1,
                                   .beta2 = c->trainer_beta2,
                                   .eps = c->trainer_eps,
-                                  .weight_decay = c->pretrain_weight_decay},
+                                  .weight_decay = c->pretrain_weight_decay,
+                                  .momentum = c->trainer_momentum,
+                                  .nesterov = c->trainer_nesterov},
                         .lr = k2i_schedule_lr(&schedule, step + 1),
                         .clip_norm = c->pretrain_clip_norm,
-                        .bias_rate = c->trainer_bias_update_rate};
+                        .bias_rate = c->trainer_bias_update_rate,
+                        .qk_clip = c->trainer_qk_clip};
 }
 
 static void step_report(const k2i_outcome *o, const k2i_update *u, k2i_learner *l, double seconds, k2i_metrics *m)
@@ -148,6 +151,8 @@ static void step_report(const k2i_outcome *o, const k2i_update *u, k2i_learner *
     k2i_metrics_set(m, "lr", u->lr);
     k2i_metrics_set(m, "entropy", o->sums[K2I_SUM_ENTROPY] / o->sums[K2I_SUM_PREDICTIONS]);
     k2i_metrics_set(m, "skipped", o->skipped);
+    k2i_metrics_set(m, "attn_score_max", o->score_max);
+    k2i_metrics_set(m, "qk_clipped", o->qk_clipped);
     k2i_metrics_set(m, "tokens_loss", o->sums[K2I_SUM_LOSS_TOKENS]);
     k2i_metrics_loads(m, l);
     k2i_metrics_speed(m, o->sums[K2I_SUM_TOKENS], seconds);

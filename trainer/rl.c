@@ -24,7 +24,9 @@ typedef struct rl_step {
     bool old_needed;
     k2i_update update;
     double first[K2I_SUM_COUNT]; /* sums of the first pass over the whole batch */
-    double loss, grad_norm, clipped, rows;
+    double loss, grad_norm, rows;
+    double score_max;    /* of all updates */
+    uint32_t qk_clipped; /* heads, of all updates */
     k2i_outcome last;
     uint32_t updates;
 } rl_step;
@@ -157,10 +159,13 @@ static void step_begin(rl_step *s, k2i_learner *l, const k2_config *config, cons
     s->update = (k2i_update){.optim = {.beta1 = config->trainer_beta1,
                                        .beta2 = config->trainer_beta2,
                                        .eps = config->trainer_eps,
-                                       .weight_decay = config->trainer_weight_decay},
+                                       .weight_decay = config->trainer_weight_decay,
+                                       .momentum = config->trainer_momentum,
+                                       .nesterov = config->trainer_nesterov},
                              .lr = k2i_schedule_lr(&schedule, batch->step),
                              .clip_norm = config->trainer_clip_norm,
-                             .bias_rate = config->trainer_bias_update_rate};
+                             .bias_rate = config->trainer_bias_update_rate,
+                             .qk_clip = config->trainer_qk_clip};
     batch_lay(s, batch);
 }
 
@@ -239,6 +244,8 @@ static void outcome_add(rl_step *s, const k2i_outcome *o, uint64_t epoch)
     s->loss += o->sums[K2I_SUM_LOSS];
     s->grad_norm += o->grad_norm;
     s->rows += o->sums[K2I_SUM_TOKENS];
+    s->score_max = s->updates == 0 ? o->score_max : K2_MAX(s->score_max, o->score_max);
+    s->qk_clipped += o->qk_clipped;
     s->last = *o;
     s->updates++;
 }
@@ -337,6 +344,8 @@ static void step_report(const rl_step *s, const k2_batch *batch, bool skipped, d
     k2i_metrics_set(m, "ratio_max", ratios ? last[K2I_SUM_RATIO_MAX] : 1);
     k2i_metrics_set(m, "clip_share", share(last[K2I_SUM_CLIPPED], last[K2I_SUM_LOSS_TOKENS]));
     rewards_report(s, m);
+    k2i_metrics_set(m, "attn_score_max", s->score_max);
+    k2i_metrics_set(m, "qk_clipped", s->qk_clipped);
     if (s->updates > 0) k2i_metrics_loads(m, s->l);
     k2i_metrics_speed(m, s->rows, seconds);
 }

@@ -212,11 +212,8 @@ void k2i_work_init(k2i_work *w, const char *const *locators, uint32_t count, con
     if (code == K2_OK) code = memory_check(w, err);
     if (code == K2_OK) code = k2_coll_join(w->coll, locators, count, err);
     if (code != K2_OK) return;
-    k2i_learner_config config = {.dims = w->dims,
-                                 .threads = k2i_threads(&w->config),
-                                 .lanes = (uint32_t)w->config.trainer_grad_lanes,
-                                 .micro_tokens = (uint32_t)w->config.trainer_micro_tokens,
-                                 .coll = w->coll};
+    k2i_learner_config config = k2i_learner_config_of(&w->config, &w->dims);
+    config.coll = w->coll;
     code = k2i_learner_new(&config, &w->learner, err);
     if (code == K2_OK) code = weights_load(w, source, step, err);
     bool together;
@@ -231,7 +228,7 @@ void k2i_work_init(k2i_work *w, const char *const *locators, uint32_t count, con
 /* How a metric of one step goes into that of a slice of steps. */
 static double metric_merge(const char *name, double so_far, double now, uint64_t steps)
 {
-    static const char *const sums[] = {"tokens", "tokens_loss", "seconds", "skipped"};
+    static const char *const sums[] = {"tokens", "tokens_loss", "seconds", "skipped", "qk_clipped"};
     size_t n = strlen(name);
     for (size_t i = 0; i < K2_COUNT(sums); i++)
         if (strcmp(name, sums[i]) == 0) return so_far + now;

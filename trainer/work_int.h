@@ -68,6 +68,8 @@ uint64_t k2i_memory_needed(const k2_config *config, const k2_dims *dims, uint32_
 uint64_t k2i_memory_machine(void);
 /* Threads of one rank: trainer.threads, or this rank's part of the cores. */
 uint32_t k2i_threads(const k2_config *config);
+/* What the configuration says of a learner; without coll. */
+k2i_learner_config k2i_learner_config_of(const k2_config *config, const k2_dims *dims);
 /* One verdict for all ranks: own error where there is one, else that of the lowest rank that has one (AGAIN, names the rank).
  * *unchanged says whether all ranks came to it. */
 k2_code k2i_agree(k2i_work *w, k2_code own, bool *unchanged, k2_error *err);

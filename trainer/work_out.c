@@ -107,14 +107,23 @@ uint32_t k2i_threads(const k2_config *config)
     return (uint32_t)K2_MIN(K2_MAX(each, 1ull), (uint64_t)K2_TEAM_THREADS_MAX);
 }
 
+k2i_learner_config k2i_learner_config_of(const k2_config *config, const k2_dims *dims)
+{
+    return (k2i_learner_config){.dims = *dims,
+                                .threads = k2i_threads(config),
+                                .lanes = (uint32_t)config->trainer_grad_lanes,
+                                .micro_tokens = (uint32_t)config->trainer_micro_tokens,
+                                .muon = strcmp(config->trainer_optimizer, "muon") == 0};
+}
+
 uint64_t k2i_memory_needed(const k2_config *config, const k2_dims *dims, uint32_t ranks)
 {
     k2_model_layout *layout = k2_model_layout_new(dims);
     uint64_t vector = layout->floats * sizeof(float);
     k2_model_layout_free(layout);
     bool goes_back = config->trainer_epochs * config->trainer_minibatches > 1;
-    uint64_t bytes = k2i_learner_bytes(dims, k2i_threads(config), (uint32_t)config->trainer_grad_lanes, ranks,
-                                       (uint32_t)config->trainer_micro_tokens);
+    k2i_learner_config learner = k2i_learner_config_of(config, dims);
+    uint64_t bytes = k2i_learner_bytes(&learner, ranks);
     bytes += 2 * vector;                        /* two published versions (of which only rank 0 has any) */
     bytes += 2 * vector;                        /* moments gathered for a checkpoint */
     bytes += goes_back ? 3 * vector : 0;        /* what a step of several updates goes back to */

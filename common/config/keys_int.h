@@ -76,11 +76,17 @@
     U64(trainer_epochs, "trainer.epochs", 1, 1, 64, SAME, "passes over the batch of one iteration")                              \
     U64(trainer_minibatches, "trainer.minibatches", 1, 1, 256, SAME, "optimizer steps in one pass, over groups in order of id")  \
     BOOL(trainer_reset_optimizer, "trainer.reset_optimizer", false, SAME, "forget the optimizer's moments in each iteration")    \
-    F64(trainer_lr, "trainer.optimizer.lr", 1e-3, 0, 10, SAME, "AdamW: peak learning rate")                                      \
+    ENUM(trainer_optimizer, "trainer.optimizer.kind", "adamw", "adamw|muon", SAME,                                               \
+         "muon: matrices by Muon, embeddings, lm_head and norms by AdamW with the same learning rate; pretraining, too")         \
+    F64(trainer_lr, "trainer.optimizer.lr", 1e-3, 0, 10, SAME, "peak learning rate")                                             \
     F64(trainer_beta1, "trainer.optimizer.beta1", 0.9, 0, 0.999999, SAME, "AdamW: decay of the first moment")                    \
     F64(trainer_beta2, "trainer.optimizer.beta2", 0.95, 0, 0.999999, SAME, "AdamW: decay of the second moment")                  \
     F64(trainer_eps, "trainer.optimizer.eps", 1e-8, 1e-20, 1, SAME, "AdamW: added to the root of the second moment")             \
-    F64(trainer_weight_decay, "trainer.optimizer.weight_decay", 0.0, 0, 10, SAME, "AdamW: decoupled weight decay")               \
+    F64(trainer_weight_decay, "trainer.optimizer.weight_decay", 0.0, 0, 10, SAME, "decoupled weight decay")                      \
+    F64(trainer_momentum, "trainer.optimizer.momentum", 0.95, 0, 0.999999, SAME, "Muon: decay of the momentum")                  \
+    BOOL(trainer_nesterov, "trainer.optimizer.nesterov", false, SAME, "Muon: look ahead, as Moonlight does and Kimi K2 does not") \
+    F64(trainer_qk_clip, "trainer.optimizer.qk_clip", 0, 0, 1e6, SAME,                                                           \
+        "largest attention score; heads beyond it are scaled down after the update (MuonClip: 100); 0 = off")                    \
     F64(trainer_clip_norm, "trainer.optimizer.clip_norm", 1.0, 0, 1e9, SAME, "largest gradient norm; 0 = no clipping")           \
     ENUM(trainer_schedule, "trainer.schedule.kind", "constant", "constant|cosine|wsd", SAME, "learning-rate schedule")           \
     U64(trainer_warmup_steps, "trainer.schedule.warmup_steps", 0, 0, 100000000, SAME, "linear warm-up")                          \

@@ -97,6 +97,7 @@ static void attn_probs(const k2_attn *a, const k2_keys *keys, size_t count, cons
         float lane[16], max = -INFINITY;
         v_store(lane, top);
         for (int i = 0; i < 16; i++) max = lane[i] > max ? lane[i] : max;
+        if (keys->top && max > keys->top[h]) keys->top[h] = max;
         v16 sum = v_zero(), shift = v_set(max);
         for (size_t t = 0; t < ld; t += 16) {
             v16 e = v_exp(v_sub(v_load(s + t), shift));

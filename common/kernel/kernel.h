@@ -155,6 +155,7 @@ typedef struct k2_keys {
     const float *base;
     const uint32_t *table;
     size_t page_tokens, page_stride;
+    float *top; /* [H] raised to the largest score of each head that the forward meets; NULL: nobody asks */
 } k2_keys;
 
 typedef struct k2_attn {

@@ -127,6 +127,7 @@ static void ref_attn_probs(const k2_attn *a, const k2_keys *keys, size_t count, 
             s[t] = ref_dot(a->width, k2i_key(keys, a->width, t), q + h * a->width) * a->scale;
             if (s[t] > max) max = s[t];
         }
+        if (keys->top && max > keys->top[h]) keys->top[h] = max;
         tree sum = {{0}};
         for (size_t t = 0; t < count; t++) {
             s[t] = ref_exp1(s[t] - max);

@@ -1,6 +1,7 @@
 /* One layer forward, for trainer and decoder alike, in tasks of one block of rows. */
 #include "common/model/model_int.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Rows of task number `task`. */
@@ -116,6 +117,7 @@ static void attention(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, k2i_s
     size_t H = m->attn.heads, C = m->attn.latent, W = m->attn.width, U = m->d.v_head_dim, D = m->d.hidden_size;
     for (size_t i = t; i < t + n; i++) {
         k2_keys keys = keys_of_row(p, i);
+        keys.top = p->tops ? s->top : NULL;
         k2_kern_attn_fwd(&m->attn, &keys, p->position[i] + 1u, a->qcat + i * H * W, a->o_lat + i * H * C, s->attn);
     }
     float *o = a->o + t * H * U, *x2 = a->x2 + t * D;
@@ -222,6 +224,22 @@ static void phase_combine(void *arg, size_t task, uint32_t member)
     }
 }
 
+static void tops_begin(k2i_pass *p)
+{
+    for (uint32_t i = 0; i < k2_kern_team_threads(p->m->team); i++)
+        for (uint32_t h = 0; h < p->m->d.num_attention_heads; h++) p->scratch[i].top[h] = -INFINITY;
+}
+
+/* Every member of the team has met some rows; a maximum does not mind which. */
+static void tops_end(k2i_pass *p)
+{
+    uint32_t H = p->m->d.num_attention_heads;
+    float *top = p->tops + (size_t)p->layer * H;
+    memcpy(top, p->scratch[0].top, H * sizeof(float));
+    for (uint32_t i = 1; i < k2_kern_team_threads(p->m->team); i++)
+        for (uint32_t h = 0; h < H; h++) top[h] = K2_MAX(top[h], p->scratch[i].top[h]);
+}
+
 void k2i_layer_fwd(k2i_pass *p, uint32_t layer, k2i_acts *a, float *x_next)
 {
     p->layer = layer;
@@ -230,7 +248,9 @@ void k2i_layer_fwd(k2i_pass *p, uint32_t layer, k2i_acts *a, float *x_next)
     k2_team *team = p->m->team;
     size_t blocks = (p->rows + p->block - 1) / p->block;
     k2_kern_team_run(team, blocks, phase_qk, p);
+    if (p->tops) tops_begin(p);
     k2_kern_team_run(team, blocks, phase_rows, p);
+    if (p->tops) tops_end(p);
     if (!p->m->layers[layer].moe) return;
     group_by_expert(p);
     k2_kern_team_run(team, p->chunks_count, phase_experts, p);

@@ -147,6 +147,7 @@ typedef struct k2_model_out {
     float *logp;     /* [T] log-probability of targets[t] at temperature 1; 0 where targets[t] is -1 */
     float *entropy;  /* [T] entropy of the row's distribution, nats; 0 where there is no target; may be NULL */
     uint32_t *loads; /* [moe layers, E] tokens that chose each expert, written (not added); may be NULL */
+    float *tops;     /* [L, H] the largest attention score of each head over all rows, as it goes into softmax; may be NULL */
 } k2_model_out;
 
 typedef struct k2_model_acts k2_model_acts; /* what the backward needs; lives in the caller's arena */

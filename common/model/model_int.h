@@ -68,6 +68,7 @@ typedef struct k2i_scratch {
     float *rows_a, *rows_b; /* [ROWS, D] */
     float *wide;            /* [ROWS, max(I, F, n_shared F)] */
     float *attn;            /* [2, H, longest sequence] */
+    float *top;             /* [H] largest scores of the layer at work; used where pass->tops is */
     float *logits;          /* [logits rows, V] */
 } k2i_scratch;
 
@@ -87,6 +88,7 @@ typedef struct k2i_pass {
     uint32_t layer;
     k2i_acts *a;
     float *x_next; /* [rows,D] */
+    float *tops;   /* [L,H] out, largest attention scores; NULL: nobody asks */
 } k2i_pass;
 
 /* Bytes taken in order from an arena; without one it only counts, so that sizes and use cannot drift apart. */

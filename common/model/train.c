@@ -120,6 +120,7 @@ k2_model_acts *k2_model_fwd(k2_model *m, const k2_model_batch *batch, k2_arena *
     k2_hot_begin();
     k2_model_acts *acts = acts_begin(m, batch, arena);
     uint32_t layers = m->d.num_hidden_layers;
+    acts->pass.tops = out->tops;
     k2i_embed(&acts->pass, batch->tokens, acts->layers[0].x);
     for (uint32_t i = 0; i < layers; i++) {
         k2i_layer_fwd(&acts->pass, i, &acts->layers[i], i + 1 < layers ? acts->layers[i + 1].x : acts->x_last);

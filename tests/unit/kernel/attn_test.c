@@ -44,6 +44,18 @@ static void data_free(attn_data *d)
     k2_free(d->d_o);
 }
 
+/* Largest score of each head but the second one, which holds a larger one from before. */
+static void tops_expected(const attn_case *c, const attn_data *d, float *top)
+{
+    for (size_t h = 0; h < c->heads; h++) {
+        top[h] = h == 1 ? 1e6f : -INFINITY;
+        for (size_t t = 0; t < c->count; t++) {
+            float score = k2_kern_dot(d->a.width, d->flat + t * d->a.width, d->q + h * d->a.width) * d->a.scale;
+            top[h] = K2_MAX(top[h], score);
+        }
+    }
+}
+
 static void one_case(const attn_case *c)
 {
     attn_data d;
@@ -54,8 +66,9 @@ static void one_case(const attn_case *c)
           *o2 = k2_alloc_array(oo, sizeof(float));
     float *dq = k2_alloc_array(oq, sizeof(float)), *dq2 = k2_alloc_array(oq, sizeof(float)), *dk0 = test_floats(keys, 4, 1.0);
     for (size_t i = 0; i < keys; i++) dk0[i] = i % width < c->latent + c->rope ? dk0[i] : 0.0f;
-    float *dk = test_copy(dk0, keys);
+    float *dk = test_copy(dk0, keys), top[8], top2[8];
     test_use_ref();
+    tops_expected(c, &d, top);
     k2_kern_attn_fwd(&d.a, &d.whole, c->count, d.q, o, scratch);
     k2_kern_attn_bwd(&d.a, &d.whole, c->count, d.q, d.d_o, dq, dk, scratch);
     TEST_EACH_ISA(isa)
@@ -63,8 +76,12 @@ static void one_case(const attn_case *c)
         for (int paged = 0; paged < 2; paged++) {
             const k2_keys *k = paged ? &d.pages : &d.whole;
             float *dk2 = test_copy(dk0, keys);
-            k2_kern_attn_fwd(&d.a, k, c->count, d.q, o2, scratch);
+            for (size_t h = 0; h < c->heads; h++) top2[h] = h == 1 ? 1e6f : -INFINITY; /* what is larger already stays */
+            k2_keys asked = *k;
+            asked.top = top2;
+            k2_kern_attn_fwd(&d.a, &asked, c->count, d.q, o2, scratch);
             test_same_bits("attn_fwd", isa, o2, o, oo);
+            test_same_bits("attn_fwd top", isa, top2, top, c->heads);
             k2_kern_attn_bwd(&d.a, k, c->count, d.q, d.d_o, dq2, dk2, scratch);
             test_same_bits("attn_bwd dq", isa, dq2, dq, oq);
             test_same_bits("attn_bwd dk", isa, dk2, dk, keys);

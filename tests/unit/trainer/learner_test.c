@@ -44,17 +44,22 @@ static void text_fill(text *x, uint64_t step)
 static const k2i_update update = {
     .optim = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.01}, .lr = 0.01, .clip_norm = 1, .bias_rate = 0.001};
 
-static double train(k2i_learner *l, uint64_t steps)
+static double train_with(k2i_learner *l, const k2i_update *how, uint64_t steps)
 {
     text *x = k2_alloc(sizeof(*x));
     k2i_outcome outcome;
     k2_error err;
     for (uint64_t s = 0; s < steps; s++) {
         text_fill(x, s);
-        K2_ASSERT(k2i_learner_update(l, &x->pass, &update, &outcome, &err) == K2_OK && !outcome.skipped);
+        K2_ASSERT(k2i_learner_update(l, &x->pass, how, &outcome, &err) == K2_OK && !outcome.skipped);
     }
     k2_free(x);
     return outcome.sums[K2I_SUM_LOSS];
+}
+
+static double train(k2i_learner *l, uint64_t steps)
+{
+    return train_with(l, &update, steps);
 }
 
 static void train_body(fixture_rank *r)
@@ -88,6 +93,47 @@ static void test_learns(void **state)
 {
     (void)state;
     fixture_run(1, learn_body, NULL);
+}
+
+/* MuonClip: the largest score is one that no head has after its update, by the next pass on the same sequences. */
+static void clip_body(fixture_rank *r)
+{
+    const uint32_t *threads = r->arg;
+    k2i_learner_config config = {
+        .dims = fixture_dims(), .threads = *threads, .lanes = 2, .micro_tokens = 32, .muon = true, .coll = r->coll};
+    k2i_learner *l = NULL;
+    k2i_update u = update;
+    k2i_outcome first, second;
+    k2_error err;
+    text *x = k2_alloc(sizeof(*x));
+    u.optim.momentum = 0.95;
+    u.lr = 1e-6;
+    K2_ASSERT(k2i_learner_new(&config, &l, &err) == K2_OK);
+    k2_model_init(k2i_learner_model(l), 5, 0.5);
+    k2i_learner_params_changed(l);
+    text_fill(x, 0);
+    K2_ASSERT(k2i_learner_update(l, &x->pass, &u, &first, &err) == K2_OK && first.qk_clipped == 0);
+    u.qk_clip = 0.8 * first.score_max;
+    K2_ASSERT(k2i_learner_update(l, &x->pass, &u, &first, &err) == K2_OK && first.qk_clipped > 0);
+    u.qk_clip = 0;
+    K2_ASSERT(k2i_learner_update(l, &x->pass, &u, &second, &err) == K2_OK);
+    K2_ASSERT(second.score_max < first.score_max);
+    u.lr = 0.01;
+    u.qk_clip = 1;
+    train_with(l, &u, 3);
+    r->digest = fixture_digest(l);
+    k2_free(x);
+    k2i_learner_free(l);
+}
+
+static void test_muon_clip(void **state)
+{
+    (void)state;
+    uint32_t one = 1, three = 3;
+    k2_digest expected = fixture_run(1, clip_body, &one);
+    assert_true(k2_digest_equal(expected, fixture_run(1, clip_body, &three)));
+    assert_true(k2_digest_equal(expected, fixture_run(2, clip_body, &one)));
+    assert_true(k2_digest_equal(expected, fixture_run(2, clip_body, &three)));
 }
 
 /* The bias moves by its rate, against the load; nothing else of the optimizer touches it. */
@@ -173,20 +219,21 @@ static void test_nan_is_skipped(void **state)
 static void test_memory_is_known(void **state)
 {
     (void)state;
-    k2_dims dims = fixture_dims();
-    uint64_t one = k2i_learner_bytes(&dims, 1, 2, 1, 64), two = k2i_learner_bytes(&dims, 1, 2, 2, 64);
+    k2i_learner_config c = {.dims = fixture_dims(), .threads = 1, .lanes = 2, .micro_tokens = 64};
+    uint64_t one = k2i_learner_bytes(&c, 1), two = k2i_learner_bytes(&c, 2);
     assert_true(two < one);
-    assert_true(k2i_learner_bytes(&dims, 1, 2, 1, 1024) > one);
+    c.muon = true;
+    assert_true(k2i_learner_bytes(&c, 1) > one);
+    c.micro_tokens = 1024;
+    assert_true(k2i_learner_bytes(&c, 1) > 2 * one);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_learns),
-        cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_nan_is_skipped),
-        cmocka_unit_test(test_overflow_is_skipped),
+        cmocka_unit_test(test_same_bits),       cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_muon_clip),       cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_nan_is_skipped),  cmocka_unit_test(test_overflow_is_skipped),
         cmocka_unit_test(test_memory_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,10 @@ static void three_steps_end_where_torch_ends(void **state)
     k2i_optim_span *spans = k2_alloc_array(l->params_count, sizeof(*spans));
     for (size_t i = 0; i < l->params_count; i++) {
         const k2_param *p = &l->params[i];
-        spans[i] = (k2i_optim_span){p->offset, p->offset + p->count, p->kind != K2_KIND_BIAS, p->kind != K2_KIND_NORM};
+        spans[i] = (k2i_optim_span){.begin = p->offset,
+                                    .end = p->offset + p->count,
+                                    .trained = p->kind != K2_KIND_BIAS,
+                                    .decays = p->kind != K2_KIND_NORM};
     }
     k2i_optim_config config = {
         .beta1 = (double)given[1], .beta2 = (double)given[2], .eps = (double)given[3], .weight_decay = (double)given[4]};

@@ -37,6 +37,22 @@ static void corpus_write(const char *prefix)
     assert_int_equal(k2_idx_builder_commit(b, NULL), K2_OK);
 }
 
+static bool muon; /* all commands under MuonClip instead of AdamW */
+
+static int with_muon(void **state)
+{
+    (void)state;
+    muon = true;
+    return 0;
+}
+
+static int without_muon(void **state)
+{
+    (void)state;
+    muon = false;
+    return 0;
+}
+
 static place place_make(uint32_t ranks)
 {
     place p = {.dir = fixture_dir(), .config = fixture_config()};
@@ -44,6 +60,8 @@ static place place_make(uint32_t ranks)
     snprintf(p.config.model_config, sizeof(p.config.model_config), "%s/config.json", p.dir);
     snprintf(p.config.data_corpus, sizeof(p.config.data_corpus), "%s/corpus", p.dir);
     snprintf(p.config.run_dir, sizeof(p.config.run_dir), "%s/run", p.dir);
+    if (muon) snprintf(p.config.trainer_optimizer, sizeof(p.config.trainer_optimizer), "muon");
+    p.config.trainer_qk_clip = muon ? 0.5 : 0; /* a bound that heads of such a model do pass */
     p.config.trainer_ranks = ranks;
     p.config.model_init_std = 0.2;
     p.config.xfer_deadline_ms = 20000;
@@ -406,6 +424,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_do_not_matter),
         cmocka_unit_test(test_resume),
+        cmocka_unit_test_setup_teardown(test_ranks_do_not_matter, with_muon, without_muon),
+        cmocka_unit_test_setup_teardown(test_resume, with_muon, without_muon),
         cmocka_unit_test(test_damaged_batch),
         cmocka_unit_test(test_published_weights),
         cmocka_unit_test(test_bad_starts),
