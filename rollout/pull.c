@@ -10,11 +10,14 @@
 
 typedef struct fetch {
     const k2i_pull *p;
+    k2_weights_slot *slots; /* of our model */
+    size_t slot_count;
     k2_xfer_remote *remotes[K2_XFER_SOURCES_MAX];
     uint32_t count;
     unsigned char header[HEADER];
     k2_weights_segment layout;
     uint64_t bytes; /* of the whole segment */
+    char *manifest_text;
     k2_weights_manifest *manifest;
     k2_xfer_segment *segment;
     k2_xfer_progress progress;
@@ -32,7 +35,7 @@ k2_weights_slot *k2i_model_slots(k2_model *m, size_t *count)
     return slots;
 }
 
-/* ---- sources -------------------------------------------------------------------------------------------------------- */
+/* ---- one source: its header and its manifest --------------------------------------------------------------------------- */
 
 static k2_code read_header(const fetch *f, k2_xfer_remote *r, unsigned char header[HEADER], k2_weights_segment *layout,
                            k2_error *err)
@@ -42,7 +45,60 @@ static k2_code read_header(const fetch *f, k2_xfer_remote *r, unsigned char head
     return code == K2_OK ? k2_weights_segment_decode(header, k2_xfer_remote_bytes(r), layout, err) : code;
 }
 
-/* The first source that answers says which segment it is; others count only when they hold the very same one. */
+static k2_code read_manifest(const fetch *f, k2_xfer_remote *r, const k2_weights_segment *layout, char *text, k2_error *err)
+{
+    k2_xfer_request req = {.sources = &r, .source_count = 1, .offset = HEADER, .bytes = layout->manifest_bytes, .local = text};
+    k2_xfer_batch *batch;
+    k2_code code = k2_xfer_batch_submit(f->p->xfer, &req, 1, &batch, err);
+    if (code != K2_OK) return code;
+    code = k2_xfer_batch_wait(batch, f->p->deadline_ns, err);
+    k2_xfer_batch_close(batch);
+    if (code == K2_OK && !k2_digest_equal(k2_digest_of(text, layout->manifest_bytes), layout->manifest_digest))
+        code = k2_error_set(err, K2_CORRUPT, "the manifest does not have the digest that its header names");
+    return code;
+}
+
+/* Are these the weights that are wanted, and of our model? */
+static k2_code check_manifest(const fetch *f, const k2_weights_manifest *m, const k2_weights_segment *layout, k2_error *err)
+{
+    if (m->data_bytes != layout->data_bytes || m->version != layout->version)
+        return k2_error_set(err, K2_CORRUPT, "header and manifest disagree about the bytes of data or the version");
+    if (!k2_digest_equal(m->digest, f->p->digest) && !K2_PLANTED(OTHER_WEIGHTS)) {
+        char found[K2_DIGEST_HEX], wanted[K2_DIGEST_HEX];
+        k2_digest_hex(m->digest, found);
+        k2_digest_hex(f->p->digest, wanted);
+        return k2_error_set(err, K2_CORRUPT, "it holds the weights %s, expected %s", found, wanted);
+    }
+    return k2_weights_manifest_check(m, f->slots, f->slot_count, err);
+}
+
+/* The segment of this source becomes the one that is fetched. */
+static k2_code adopt(fetch *f, k2_xfer_remote *r, const unsigned char header[HEADER], const k2_weights_segment *layout,
+                     k2_error *err)
+{
+    if (layout->manifest_bytes > K2_WEIGHTS_MANIFEST_BYTES_MAX)
+        return k2_error_set(err, K2_LIMIT, "a manifest of %llu bytes", (unsigned long long)layout->manifest_bytes);
+    char *text = k2_alloc(layout->manifest_bytes + 1);
+    k2_weights_manifest *m = NULL;
+    k2_code code = read_manifest(f, r, layout, text, err);
+    if (code == K2_OK) code = k2_weights_manifest_decode(text, layout->manifest_bytes, &m, err);
+    if (code == K2_OK) code = check_manifest(f, m, layout, err);
+    if (code != K2_OK) {
+        k2_weights_manifest_free(m);
+        k2_free(text);
+        return code;
+    }
+    memcpy(f->header, header, HEADER);
+    f->layout = *layout;
+    f->bytes = k2_xfer_remote_bytes(r);
+    f->manifest_text = text;
+    f->manifest = m;
+    return K2_OK;
+}
+
+/* ---- sources -------------------------------------------------------------------------------------------------------- */
+
+/* The first source that has what is wanted says which segment it is; others count only when they hold the very same one. */
 static k2_code add_source(fetch *f, const char *locator, k2_error *err)
 {
     k2_xfer_remote *r;
@@ -51,17 +107,14 @@ static k2_code add_source(fetch *f, const char *locator, k2_error *err)
     unsigned char header[HEADER];
     k2_weights_segment layout;
     code = read_header(f, r, header, &layout, err);
-    if (code == K2_OK && f->count > 0 && memcmp(header, f->header, HEADER) != 0)
+    if (code == K2_OK && f->count == 0)
+        code = adopt(f, r, header, &layout, err);
+    else if (code == K2_OK && memcmp(header, f->header, HEADER) != 0)
         code = k2_error_set(err, K2_CORRUPT, "it holds another segment than the sources before it");
     if (code != K2_OK) {
         k2_error_prefix(err, "%s", k2_xfer_remote_name(r));
         k2_xfer_remote_close(r);
         return code;
-    }
-    if (f->count == 0) {
-        memcpy(f->header, header, HEADER);
-        f->layout = layout;
-        f->bytes = k2_xfer_remote_bytes(r);
     }
     f->remotes[f->count++] = r;
     return K2_OK;
@@ -83,44 +136,7 @@ static k2_code open_sources(fetch *f, k2_error *err)
     return why.code;
 }
 
-/* ---- manifest, then data ---------------------------------------------------------------------------------------------- */
-
-static k2_code fetch_manifest(fetch *f, k2_error *err)
-{
-    k2_xfer_request req = {
-        .sources = f->remotes, .source_count = f->count, .offset = HEADER, .bytes = f->layout.manifest_bytes};
-    if (f->layout.manifest_bytes > K2_WEIGHTS_MANIFEST_BYTES_MAX)
-        return k2_error_set(err, K2_LIMIT, "a manifest of %llu bytes", (unsigned long long)f->layout.manifest_bytes);
-    char *text = k2_alloc(f->layout.manifest_bytes + 1);
-    req.local = text;
-    k2_xfer_batch *batch;
-    k2_code code = k2_xfer_batch_submit(f->p->xfer, &req, 1, &batch, err);
-    if (code == K2_OK) {
-        code = k2_xfer_batch_wait(batch, f->p->deadline_ns, err);
-        k2_xfer_batch_close(batch);
-    }
-    if (code == K2_OK && !k2_digest_equal(k2_digest_of(text, f->layout.manifest_bytes), f->layout.manifest_digest))
-        code = k2_error_set(err, K2_CORRUPT, "the manifest does not have the digest that its header names");
-    if (code == K2_OK) code = k2_weights_manifest_decode(text, f->layout.manifest_bytes, &f->manifest, err);
-    if (code == K2_OK) {
-        memcpy((char *)k2_xfer_segment_memory(f->segment) + HEADER, text, f->layout.manifest_bytes);
-        if (f->manifest->data_bytes != f->layout.data_bytes || f->manifest->version != f->layout.version)
-            code = k2_error_set(err, K2_CORRUPT, "header and manifest disagree about the bytes of data or the version");
-    }
-    k2_free(text);
-    return code;
-}
-
-static k2_code check_manifest(const fetch *f, const k2_weights_slot *slots, size_t count, k2_error *err)
-{
-    if (!k2_digest_equal(f->manifest->digest, f->p->digest) && !K2_PLANTED(OTHER_WEIGHTS)) {
-        char found[K2_DIGEST_HEX], wanted[K2_DIGEST_HEX];
-        k2_digest_hex(f->manifest->digest, found);
-        k2_digest_hex(f->p->digest, wanted);
-        return k2_error_set(err, K2_CORRUPT, "the sources hold the weights %s, expected %s", found, wanted);
-    }
-    return k2_weights_manifest_check(f->manifest, slots, count, err);
-}
+/* ---- data --------------------------------------------------------------------------------------------------------------- */
 
 static k2_code wait_batch(fetch *f, k2_xfer_batch *batch, k2_error *err)
 {
@@ -158,23 +174,22 @@ static k2_code fetch_data(fetch *f, k2_error *err)
     return code;
 }
 
-static k2_code run(fetch *f, const k2_weights_slot *slots, size_t count, k2_error *err)
+static k2_code run(fetch *f, k2_error *err)
 {
     k2_code code = open_sources(f, err);
     if (code != K2_OK) return code;
     code = k2_xfer_segment_create(f->p->xfer, f->bytes, &f->segment, err);
     if (code != K2_OK) return code;
-    code = fetch_manifest(f, err);
-    if (code == K2_OK) code = check_manifest(f, slots, count, err);
     if (code == K2_OK) code = fetch_data(f, err);
     if (code != K2_OK) return code;
-    const char *data = (char *)k2_xfer_segment_memory(f->segment) + f->layout.data_offset;
+    char *memory = k2_xfer_segment_memory(f->segment), *data = memory + f->layout.data_offset;
     code = K2_PLANTED(UNVERIFIED) ? K2_OK : k2_weights_manifest_verify(f->manifest, data, err);
-    if (code == K2_OK) code = k2_weights_manifest_scatter(f->manifest, data, slots, count, err);
+    if (code == K2_OK) code = k2_weights_manifest_scatter(f->manifest, data, f->slots, f->slot_count, err);
     if (code == K2_OK && atomic_load(f->p->cancel)) code = k2_error_set(err, K2_CANCELED, "the transfer was ended");
     if (code != K2_OK) return code;
     k2_model_params_changed(f->p->model);
-    memcpy(k2_xfer_segment_memory(f->segment), f->header, HEADER); /* last: only now it is a segment of weights */
+    memcpy(memory + HEADER, f->manifest_text, f->layout.manifest_bytes);
+    memcpy(memory, f->header, HEADER); /* last: only now it is a segment of weights */
     return K2_OK;
 }
 
@@ -182,9 +197,8 @@ k2_code k2i_pull_run(const k2i_pull *p, k2i_pulled *out, k2_error *err)
 {
     fetch *f = k2_alloc(sizeof *f);
     f->p = p;
-    size_t count;
-    k2_weights_slot *slots = k2i_model_slots(p->model, &count);
-    k2_code code = run(f, slots, count, err);
+    f->slots = k2i_model_slots(p->model, &f->slot_count);
+    k2_code code = run(f, err);
     if (code == K2_OK) {
         *out = (k2i_pulled){
             .segment = f->segment, .bytes = f->bytes, .retries = f->progress.retries, .elsewhere = f->progress.elsewhere};
@@ -192,8 +206,9 @@ k2_code k2i_pull_run(const k2i_pull *p, k2i_pulled *out, k2_error *err)
         k2_xfer_segment_destroy(f->segment);
     }
     k2_weights_manifest_free(f->manifest);
+    k2_free(f->manifest_text);
     for (uint32_t i = 0; i < f->count; i++) k2_xfer_remote_close(f->remotes[i]);
-    k2_free(slots);
+    k2_free(f->slots);
     k2_free(f);
     return code;
 }

@@ -32,7 +32,8 @@ typedef struct k2i_pulled {
 /* k2i_pull_run - fetch, verify, and fill the model.
  *
  * memory   out->segment is the caller's: k2_xfer_segment_destroy
- * errors   those of xfer and of weights, with the source named; CORRUPT where a source offers other weights; CANCELED; TIMEOUT
+ * errors   those of xfer and of weights, with the source named; CORRUPT where all sources offer other weights (one that does is
+ *          left out, and the log says so); CANCELED; TIMEOUT
  * tests    tests/unit/rollout/pull_test.c
  */
 k2_code k2i_pull_run(const k2i_pull *p, k2i_pulled *out, k2_error *err);

@@ -168,6 +168,37 @@ static void test_sources_that_are_of_no_use(void **state)
     world_close(&w);
 }
 
+/* Wherever in the list they stand, sources with other weights do not keep a good one out. */
+static void test_other_weights_beside_good_ones(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < K2_COUNT(transports); t++) {
+        world w, old;
+        world_open(&w, transports[t]);
+        world_open(&old, transports[t]);
+        k2_model_free(old.trained);
+        old.trained = tiny_model(31, 1);
+        k2_xfer_segment *good = publish(&w, 7), *other = publish(&old, 7), *torn = publish(&w, 7);
+        ((unsigned char *)k2_xfer_segment_memory(torn))[300] ^= 1; /* its manifest */
+        const char *g = k2_xfer_segment_locator(good), *o = k2_xfer_segment_locator(other), *b = k2_xfer_segment_locator(torn);
+        const char *orders[][4] = {{o, b, g, o}, {b, o, o, g}, {g, o, o, b}};
+        for (size_t i = 0; i < K2_COUNT(orders); i++) {
+            k2i_pulled got;
+            k2_error err;
+            if (pull(&w, orders[i], 4, &got, &err) != K2_OK) fail_msg("%s, order %zu: %s", transports[t], i, err.text);
+            assert_weights_equal(&w);
+            k2_xfer_segment_destroy(got.segment);
+            k2_model_free(w.staging);
+            w.staging = tiny_model(22, 1);
+        }
+        k2_xfer_segment_destroy(good);
+        k2_xfer_segment_destroy(other);
+        k2_xfer_segment_destroy(torn);
+        world_close(&old);
+        world_close(&w);
+    }
+}
+
 static void test_what_is_not_wanted(void **state)
 {
     (void)state;
@@ -200,9 +231,8 @@ static void test_what_is_not_wanted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pull_and_pass_on),
-        cmocka_unit_test(test_damaged_source),
-        cmocka_unit_test(test_sources_that_are_of_no_use),
+        cmocka_unit_test(test_pull_and_pass_on),           cmocka_unit_test(test_damaged_source),
+        cmocka_unit_test(test_sources_that_are_of_no_use), cmocka_unit_test(test_other_weights_beside_good_ones),
         cmocka_unit_test(test_what_is_not_wanted),
     };
     return cmocka_run_group_tests_name("rollout_pull", tests, NULL, NULL);
