@@ -1,6 +1,5 @@
 /* exits_file: logs/exits.jsonl, one line for each process that ended. The master appends, `k2rl why` reads its end. */
 #include <cjson/cJSON.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -82,10 +81,11 @@ void k2m_exits_append(const char *run_dir, const k2m_exit *e)
     k2m_exit_json(e, &b);
     k2_buf_puts(&b, "\n");
     char *path = k2_asprintf("%s/logs/exits.jsonl", run_dir);
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-    /* Like the log: where the disk is full the line is lost, and the run goes on. */
-    if (fd >= 0 && write(fd, b.data, b.len) < 0) (void)fd;
-    if (fd >= 0) close(fd);
+    int fd;
+    if (k2_file_append_lines(path, &fd, NULL) == K2_OK) {
+        (void)!write(fd, b.data, b.len); /* like the log: on a full disk the line is lost, and the run goes on */
+        close(fd);
+    }
     k2_free(path);
     k2_buf_fini(&b);
 }

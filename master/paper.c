@@ -5,7 +5,6 @@
 #include "common/wire/wire.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,10 +153,7 @@ k2_code k2m_paper_open(const char *run_dir, const char *config_json, k2_loop *lo
     *p = (k2m_paper){.loop = loop, .log = log, .fd = -1, .filling = &p->sheets[0], .writing = &p->sheets[1]};
     for (size_t i = 0; i < K2_COUNT(p->sheets); i++) k2_buf_init(&p->sheets[i].lines, K2M_PAPER_BYTES_MAX);
     k2_code code = k2_tb_open(dir, &p->tb, err);
-    if (code == K2_OK) {
-        p->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-        if (p->fd < 0) code = k2_error_errno(err, errno, "%s", path);
-    }
+    if (code == K2_OK) code = k2_file_append_lines(path, &p->fd, err);
     if (code == K2_OK) {
         k2_tb_text(p->tb, "config", 0, config_json, (double)k2_wall_us() / 1e6);
         *out = p;

@@ -263,6 +263,9 @@ uint64_t k2_wall_us(void); /* microseconds since 1970; for logs and file stamps 
 k2_code k2_file_read(const char *path, size_t max_bytes, char **data, size_t *len, k2_error *err);
 /* Temporary file, write, fsync, rename, fsync of the directory: after OK the new content is durable, before it the old one stands. */
 k2_code k2_file_write_atomic(const char *path, const void *data, size_t len, k2_error *err);
+/* Opens a file of lines to append to, makes it where there is none. What stands behind its last line's end is cut: half a line,
+ * which a process left that died while it wrote. Where several processes append it would be the others' words: one writer only. */
+k2_code k2_file_append_lines(const char *path, int *fd, k2_error *err);
 k2_code k2_dir_make(const char *path, k2_error *err);    /* with parents; existing is OK */
 k2_code k2_dir_remove(const char *path, k2_error *err);  /* recursively, never follows links; missing is OK */
 bool k2_file_exists(const char *path);

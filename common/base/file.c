@@ -101,6 +101,34 @@ close_fd:
     return sync_parent(path, err);
 }
 
+/* Where the last whole line of so many bytes ends; -1 = it cannot be read. */
+static off_t lines_end(int fd, off_t size)
+{
+    char block[4096];
+    for (off_t end = size; end > 0;) {
+        size_t n = (size_t)K2_MIN(end, (off_t)sizeof block);
+        end -= (off_t)n;
+        if (pread(fd, block, n, end) != (ssize_t)n) return -1;
+        const char *last = memrchr(block, '\n', n);
+        if (last) return end + (last - block) + 1;
+    }
+    return 0;
+}
+
+k2_code k2_file_append_lines(const char *path, int *fd, k2_error *err)
+{
+    int f = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (f < 0) return k2_error_errno(err, errno, "%s: cannot open", path);
+    off_t size = lseek(f, 0, SEEK_END), whole = lines_end(f, size);
+    if (whole >= 0 && (whole >= size || ftruncate(f, whole) == 0)) {
+        *fd = f;
+        return K2_OK;
+    }
+    k2_code code = k2_error_errno(err, errno, "%s: cannot cut the half line at its end", path);
+    close(f);
+    return code;
+}
+
 k2_code k2_dir_make(const char *path, k2_error *err)
 {
     char part[PATH_MAX];

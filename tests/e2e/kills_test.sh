@@ -42,6 +42,9 @@ left=$(for role in rollout trainer proxy; do workers "$role" "$master"; done)
 kill -9 "$master"
 wait "$wrapper_of" 2>/dev/null || true
 for pid in $left; do await "the end of worker $pid" "! kill -0 $pid"; done
+metrics=$SCRATCH/kill_master/metrics.jsonl
+printf '{"iteration": 4, "half' >>"$metrics" # what a process may leave that dies while it writes
 run kill_master
+[ "$(grep -cv '^{.*}$' "$metrics")" = 0 ] || fail "metrics.jsonl has half a line: $(grep -v '^{.*}$' "$metrics")"
 same "$(json "$result" weights_digest)" "$want" "weights_digest after kill -9 of the master and a second start"
 echo "kill -9 of the master: no process behind, same weights after the same command"

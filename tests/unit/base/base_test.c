@@ -179,13 +179,50 @@ static void words_and_digests(void **state)
     assert_true(k2_hash64(NULL, 0, 0) == 0x2D06800538D394C2ull);
 }
 
+/* Whatever stands behind the last line's end goes, however long it is; whole lines stay. */
+static void half_lines_are_cut(void **state)
+{
+    (void)state;
+    static char long_line[10000];
+    memset(long_line, 'x', sizeof long_line - 1);
+    const struct {
+        const char *whole, *half;
+    } cases[] = {{"", ""},        {"", "half"}, {"one\n", ""}, {"one\ntwo\n", "th"}, {"one\n", long_line},
+                 {"", long_line}, {"\n", "x"}};
+    char path[] = "/tmp/k2rl-lines.XXXXXX";
+    int made = mkstemp(path), fd;
+    k2_error e;
+    assert_true(made >= 0);
+    for (size_t i = 0; i < K2_COUNT(cases); i++) {
+        assert_int_equal(ftruncate(made, 0), 0);
+        char *before = k2_asprintf("%s%s", cases[i].whole, cases[i].half), *want = k2_asprintf("%slast\n", cases[i].whole),
+             *after;
+        size_t n;
+        assert_true(pwrite(made, before, strlen(before), 0) == (ssize_t)strlen(before));
+        assert_int_equal(k2_file_append_lines(path, &fd, &e), K2_OK);
+        assert_int_equal(write(fd, "last\n", 5), 5);
+        close(fd);
+        assert_int_equal(k2_file_read(path, 100000, &after, &n, &e), K2_OK);
+        assert_string_equal(after, want);
+        k2_free(before);
+        k2_free(want);
+        k2_free(after);
+    }
+    close(made);
+    unlink(path);
+    assert_int_equal(k2_file_append_lines("/tmp/k2rl-not-there/lines", &fd, &e), K2_NOT_FOUND);
+    assert_int_equal(k2_file_append_lines("/dev/full", &fd, &e), K2_OK); /* what is no file has no lines to lose */
+    close(fd);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_known_answers),      cmocka_unit_test(draws_are_uniform_and_repeatable),
         cmocka_unit_test(buffers_stop_at_their_cap), cmocka_unit_test(json_strings_are_always_valid),
         cmocka_unit_test(errors_are_one_line),       cmocka_unit_test(arenas_and_pools_give_everything_back),
-        cmocka_unit_test(files_are_replaced_whole),  cmocka_unit_test(words_and_digests),
+        cmocka_unit_test(files_are_replaced_whole),  cmocka_unit_test(half_lines_are_cut),
+        cmocka_unit_test(words_and_digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
