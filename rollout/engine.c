@@ -187,6 +187,7 @@ static void swap_weights(k2i_engine *e)
 
 static void *engine_thread(void *arg)
 {
+    k2_thread_begin();
     k2i_engine *e = arg;
     bool idle = false;
     k2_flight_thread("engine");

@@ -257,6 +257,18 @@ double k2_rand_normal(uint64_t seed, k2_stream stream, uint64_t a, uint64_t b); 
 uint64_t k2_now_ns(void);  /* CLOCK_MONOTONIC; only the I/O halves may call it, cores get time in their events */
 uint64_t k2_wall_us(void); /* microseconds since 1970; for logs and file stamps only */
 
+/* ---- threads ---------------------------------------------------------------------------------------------------- */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define K2_SANITIZED 1
+#else
+#define K2_SANITIZED 0
+#endif
+
+/* The first call of every thread of ours: signals get a stack of their own there, so that a thread whose stack runs over can still
+ * report its crash. Calling it again costs nothing. */
+void k2_thread_begin(void);
+
 /* ---- files (these block; never on a loop thread after start) ---------------------------------------------------- */
 
 /* Whole file into *data (terminated by an uncounted 0 byte; k2_free it). Files above max_bytes are LIMIT. */

@@ -38,6 +38,7 @@ static void work(k2_team *t, uint32_t member)
 
 static void *helper_main(void *arg)
 {
+    k2_thread_begin();
     k2_team *t = ((helper_arg *)arg)->team;
     uint32_t member = ((helper_arg *)arg)->member;
     k2_free(arg);

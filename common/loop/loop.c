@@ -251,6 +251,7 @@ void k2_timer_stop(k2_timer *timer)
 static void work_run(uv_work_t *uv)
 {
     work *w = uv->data;
+    k2_thread_begin(); /* the pool's threads are not started by us, but ours run there */
     w->run(w->arg);
 }
 

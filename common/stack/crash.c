@@ -16,19 +16,12 @@
 #include <unistd.h>
 
 #define HELPER_MS_MAX   5000 /* that a crash may be put off for its report */
-#define ALT_STACK_BYTES (64u << 10)
 #define OTHERS_MAX      64u /* other threads that the report lists */
 #define CRASH_LINE      6u  /* functions of ours in the last line */
 
 static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
 /* ---- in the signal handler: nothing that locks or allocates --------------------------------------------------------- */
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#else
-#define SANITIZED 0
-#endif
 
 static atomic_flag crashing = ATOMIC_FLAG_INIT;
 static char report_path[1024]; /* where the report goes besides stderr; "" = nowhere */
@@ -115,12 +108,10 @@ void k2_stack_report_to(const char *path)
 void k2_stack_arm(pid_t looker)
 {
     if (looker > 0) prctl(PR_SET_PTRACER, (unsigned long)looker, 0, 0, 0);
-    if (SANITIZED) return;
-    static unsigned char memory[ALT_STACK_BYTES];
+    if (K2_SANITIZED) return;
+    k2_thread_begin();
     void *frame[1];
     (void)backtrace(frame, 1); /* it loads the unwinder now, which it could not in the handler */
-    stack_t alt = {.ss_sp = memory, .ss_size = sizeof memory};
-    sigaltstack(&alt, NULL);
     struct sigaction act = {.sa_sigaction = stack_on_crash, .sa_flags = SA_SIGINFO | SA_ONSTACK};
     sigemptyset(&act.sa_mask);
     for (size_t i = 0; i < K2_COUNT(crash_signals); i++) sigaction(crash_signals[i], &act, NULL);

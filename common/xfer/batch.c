@@ -119,6 +119,7 @@ static void chunk_run(k2_xfer *x, k2_xfer_batch *b, uint32_t rail)
 
 void *k2i_worker_main(void *arg)
 {
+    k2_thread_begin();
     k2i_worker_arg me = *(k2i_worker_arg *)arg;
     k2_xfer *x = me.x;
     k2_free(arg);

@@ -381,6 +381,7 @@ static int loop_timeout_ms(const loop *l)
 
 static void *loop_main(void *arg)
 {
+    k2_thread_begin();
     loop *l = arg;
     struct epoll_event events[EVENTS_MAX];
     while (!atomic_load(&l->server->stop)) {

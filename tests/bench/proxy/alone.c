@@ -4,5 +4,6 @@
 
 int main(int argc, char **argv)
 {
+    k2_net_process_begin();
     k2_net_process_end(k2_proxy_main(argc, argv));
 }

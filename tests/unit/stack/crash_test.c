@@ -60,11 +60,29 @@ static void by_recursion(void)
     sink = crash_by_recursion(sink);
 }
 
-static void in_thread(void)
+__attribute__((noinline)) static void *recursion_in_thread(void *arg)
+{
+    (void)arg;
+    k2_thread_begin();
+    sink = crash_by_recursion(sink);
+    return NULL;
+}
+
+static void run_thread(void *(*fn)(void *arg))
 {
     pthread_t t;
-    if (pthread_create(&t, NULL, crash_in_thread, NULL) != 0) abort();
+    if (pthread_create(&t, NULL, fn, NULL) != 0) abort();
     pthread_join(t, NULL);
+}
+
+static void in_thread(void)
+{
+    run_thread(crash_in_thread);
+}
+
+static void by_recursion_in_thread(void)
+{
+    run_thread(recursion_in_thread);
 }
 
 static char output[65536];
@@ -143,6 +161,13 @@ static void a_stack_that_runs_over(void **state)
     assert_first("crash_by_recursion (");
 }
 
+static void a_thread_s_stack_that_runs_over(void **state)
+{
+    (void)state;
+    assert_int_equal(ended_by(by_recursion_in_thread), SIGSEGV);
+    assert_first("crash_by_recursion (");
+}
+
 static void a_thread(void **state)
 {
     (void)state;
@@ -182,17 +207,22 @@ int main(int argc, char **argv)
 {
     if (argc > 3 && strcmp(argv[1], "stacks") == 0)
         return getenv("K2_TEST_NO_HELPER") ? 1 : k2_stack_crashed(argv[3], argc > 4 ? argv[4] : NULL);
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    puts("SKIPPED: a sanitizer owns these signals");
-    return 77;
-#endif
+    if (K2_SANITIZED) {
+        puts("SKIPPED: a sanitizer owns these signals");
+        return 77;
+    }
     if (ended_by(crash_by_store) == SIGSEGV && strstr(output, "could not be taken from outside")) {
         puts("SKIPPED: the kernel does not let us trace here");
         return 77;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_store_to_nowhere),      cmocka_unit_test(an_assertion), cmocka_unit_test(a_broken_heap),
-        cmocka_unit_test(a_stack_that_runs_over),  cmocka_unit_test(a_thread),     cmocka_unit_test(without_a_helper),
+        cmocka_unit_test(a_store_to_nowhere),
+        cmocka_unit_test(an_assertion),
+        cmocka_unit_test(a_broken_heap),
+        cmocka_unit_test(a_stack_that_runs_over),
+        cmocka_unit_test(a_thread_s_stack_that_runs_over),
+        cmocka_unit_test(a_thread),
+        cmocka_unit_test(without_a_helper),
         cmocka_unit_test(another_file_has_it_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
