@@ -15,9 +15,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HELPER_MS_MAX   5000 /* that a crash may be put off for its report */
-#define OTHERS_MAX      64u /* other threads that the report lists */
-#define CRASH_LINE      6u  /* functions of ours in the last line */
+#define HELPER_MS_MAX 5000 /* that a crash may be put off for its report */
+#define OTHERS_MAX    64u  /* other threads that the report lists */
+#define CRASH_LINE    6u   /* functions of ours in the last line */
 
 static const int crash_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
 
