@@ -1,21 +1,27 @@
-/* A team: helpers that sleep on a condition until a run begins, then take task numbers from one counter.
+/* A team: helpers that wait until a run begins, then take task numbers from one counter.
  *
- * Helpers do not spin: these machines give a process fewer cores than it has threads, and a spinning helper would take the
- * time of the thread it waits for. A run costs one broadcast, so callers give it tasks of at least tens of microseconds.
+ * These machines give a process fewer cores than it has threads, so nobody waits for a helper that has not begun: a run ends
+ * when its tasks are done, and a helper that wakes after that finds it closed. A helper looks out for the next run for some
+ * microseconds, for in the middle of a forward it comes at once and a sleep costs more; then it sleeps, for a helper
+ * that spins takes the time of the thread it waits for.
  */
 #include "common/kernel/kernel.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
+#define LOOKS 600u /* times a waiting thread looks before it sleeps: about ten microseconds */
+
 struct k2_team {
     uint32_t threads;
     pthread_t *helpers;
     pthread_mutex_t lock;
     pthread_cond_t start, done;
-    uint64_t run;     /* number of the run in progress; under lock */
-    uint32_t working; /* helpers that have not left the run; under lock */
-    bool stop;        /* under lock */
+    _Atomic uint64_t run;    /* number of the last run; written under lock */
+    _Atomic uint32_t inside; /* helpers that work on it; written under lock */
+    uint32_t sleepers;       /* helpers that must be woken; under lock */
+    bool open;               /* the run may still have tasks; under lock */
+    bool stop;               /* under lock */
     void (*fn)(void *arg, size_t task, uint32_t member);
     void *arg;
     size_t tasks;
@@ -36,22 +42,40 @@ static void work(k2_team *t, uint32_t member)
     }
 }
 
+static void pause_a_moment(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void helper_wait(k2_team *t, uint64_t seen)
+{
+    for (uint32_t i = 0; i < LOOKS && atomic_load_explicit(&t->run, memory_order_relaxed) == seen; i++) pause_a_moment();
+    pthread_mutex_lock(&t->lock);
+    while (!t->stop && !(t->open && atomic_load(&t->run) != seen)) {
+        t->sleepers++;
+        pthread_cond_wait(&t->start, &t->lock);
+        t->sleepers--;
+    }
+}
+
 static void *helper_main(void *arg)
 {
     k2_thread_begin();
     k2_team *t = ((helper_arg *)arg)->team;
     uint32_t member = ((helper_arg *)arg)->member;
     k2_free(arg);
-    uint64_t seen = 0;
-    pthread_mutex_lock(&t->lock);
-    for (;;) {
-        while (!t->stop && t->run == seen) pthread_cond_wait(&t->start, &t->lock);
+    for (uint64_t seen = 0;;) {
+        helper_wait(t, seen); /* returns with the lock */
         if (t->stop) break;
-        seen = t->run;
+        seen = atomic_load(&t->run);
+        atomic_fetch_add(&t->inside, 1);
         pthread_mutex_unlock(&t->lock);
         work(t, member);
         pthread_mutex_lock(&t->lock);
-        if (--t->working == 0) pthread_cond_signal(&t->done);
+        if (atomic_fetch_sub(&t->inside, 1) == 1) pthread_cond_signal(&t->done);
+        pthread_mutex_unlock(&t->lock);
     }
     pthread_mutex_unlock(&t->lock);
     return NULL;
@@ -106,12 +130,14 @@ void k2_kern_team_run(k2_team *t, size_t tasks, void (*fn)(void *arg, size_t tas
     t->arg = arg;
     t->tasks = tasks;
     atomic_store_explicit(&t->next, 0, memory_order_relaxed);
-    t->working = t->threads - 1;
-    t->run++;
-    pthread_cond_broadcast(&t->start);
+    t->open = true;
+    atomic_fetch_add(&t->run, 1);
+    if (t->sleepers > 0) pthread_cond_broadcast(&t->start);
     pthread_mutex_unlock(&t->lock);
     work(t, 0);
+    for (uint32_t i = 0; i < LOOKS && atomic_load_explicit(&t->inside, memory_order_relaxed) > 0; i++) pause_a_moment();
     pthread_mutex_lock(&t->lock);
-    while (t->working > 0) pthread_cond_wait(&t->done, &t->lock);
+    t->open = false;
+    while (atomic_load(&t->inside) > 0) pthread_cond_wait(&t->done, &t->lock);
     pthread_mutex_unlock(&t->lock);
 }

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "rollout/server_int.h"
-#include "tests/support/quickstart_dims.h"
+#include "tests/support/model_dims.h"
 
 enum { BATCH = 64, PROMPT = 24, NEW = 64, CONTEXT = 256 };
 
@@ -252,7 +252,7 @@ static void bench_http(const k2_dims *dims, uint64_t target)
 
 int main(int argc, char **argv)
 {
-    k2_dims dims = quickstart_dims();
+    k2_dims dims = model_dims(MODEL_QUICKSTART);
     k2_error err;
     dims.max_position_embeddings = CONTEXT;
     if (argc > 1 && k2_weights_dims_load(argv[1], &dims, &err) != K2_OK) {

@@ -1,0 +1,141 @@
+/* Matrix products of the shapes that the mini model has, against the fastest of the rivals. */
+#include "tests/bench/kernel/bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "common/kernel/kernel.h"
+
+enum { TURNS = 15, RIVALS_MAX = 4 };
+
+typedef struct product {
+    bench_form form;
+    size_t m, n, k; /* of C [m,n], k summed */
+    k2_gemm ours;
+    float *a, *b, *packed, *c;
+    uint32_t threads;
+    k2_team *team;
+    size_t calls;
+} product;
+
+/* Rows, where there are enough for all, else columns in whole panels: as the model cuts its own. */
+static void part(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    const product *p = arg;
+    k2_gemm g = p->ours;
+    size_t parts = p->threads;
+    if (g.m >= 8 * parts) {
+        size_t rows = (g.m / parts + 7) / 8 * 8, from = K2_MIN(task * rows, g.m);
+        g.m = K2_MIN(rows, g.m - from);
+        g.a += g.a_trans ? from : from * g.lda;
+        g.c += from * g.ldc;
+    } else {
+        size_t cols = ((g.n + 15) / 16 + parts - 1) / parts * 16, from = K2_MIN(task * cols, g.n);
+        g.n = K2_MIN(cols, g.n - from);
+        g.b += g.b_form == K2_B_PACKED ? from * g.k : from;
+        g.c += from;
+    }
+    k2_kern_gemm(&g);
+}
+
+static double seconds_ours(product *p)
+{
+    double start = bench_seconds(p->threads);
+    for (size_t i = 0; i < p->calls; i++) k2_kern_team_run(p->team, p->threads, part, p);
+    return bench_seconds(p->threads) - start;
+}
+
+static double seconds_rival(const product *p, const bench_rival *r, void *theirs)
+{
+    double start = bench_seconds(p->threads);
+    for (size_t i = 0; i < p->calls; i++) r->run(theirs, p->a, p->b, p->c);
+    return bench_seconds(p->threads) - start;
+}
+
+static void begin(product *p)
+{
+    size_t m = p->m, n = p->n, k = p->k;
+    p->a = bench_numbers(m * k);
+    p->b = bench_numbers(n * k);
+    p->c = bench_numbers(m * n);
+    p->packed = k2_alloc_aligned(64, k2_kern_packed_floats(n, k) * sizeof(float));
+    p->ours =
+        (k2_gemm){.m = m, .n = n, .k = k, .a = p->a, .lda = k, .b = p->b, .ldb = n, .b_form = K2_B_KN, .c = p->c, .ldc = n};
+    if (p->form == BENCH_Y) {
+        k2_kern_pack_nk(p->b, k, n, k, p->packed);
+        p->ours.b = p->packed;
+        p->ours.b_form = K2_B_PACKED;
+    }
+    if (p->form == BENCH_DW) {
+        p->ours.a_trans = p->ours.accumulate = true;
+        p->ours.lda = m;
+    }
+    p->team = k2_kern_team_new(p->threads);
+    p->calls = (size_t)(1e8 * p->threads / (2.0 * (double)m * (double)n * (double)k)) + 1;
+}
+
+static void end(product *p)
+{
+    k2_kern_team_free(p->team);
+    k2_free(p->a);
+    k2_free(p->b);
+    k2_free(p->c);
+    k2_free(p->packed);
+}
+
+/* The ratio is the rival's median time by ours: above 1 we are faster. It is printed against the fastest rival. */
+static void bench_product(bench_form form, size_t m, size_t n, size_t k, uint32_t threads)
+{
+    static const char *const forms[] = {[BENCH_Y] = "y", [BENCH_DX] = "dx", [BENCH_DW] = "dw"};
+    product p = {.form = form, .m = m, .n = n, .k = k, .threads = threads};
+    begin(&p);
+    double ours[TURNS], ratio[RIVALS_MAX][TURNS], share[TURNS], best = 0;
+    double flop = 2.0 * (double)m * (double)n * (double)k * (double)p.calls;
+    void *theirs[RIVALS_MAX] = {NULL};
+    const char *against = "";
+    for (int r = 0; bench_rivals[r]; r++) theirs[r] = bench_rivals[r]->begin(form, m, n, k, threads);
+    for (int i = -1; i < TURNS; i++) {
+        double mine = seconds_ours(&p);
+        for (int r = 0; bench_rivals[r]; r++) {
+            double other = theirs[r] ? seconds_rival(&p, bench_rivals[r], theirs[r]) : 1e9;
+            if (i >= 0) ratio[r][i] = other / mine;
+        }
+        if (i < 0) continue;
+        ours[i] = mine;
+        share[i] = flop / mine / (bench_fma_peak() * threads);
+    }
+    for (int r = 0; bench_rivals[r]; r++) {
+        double other = bench_median(ratio[r], TURNS);
+        if (*against == '\0' || other < best) {
+            best = other;
+            against = bench_rivals[r]->name;
+        }
+        if (theirs[r]) bench_rivals[r]->end(theirs[r]);
+    }
+    char name[64];
+    snprintf(name, sizeof(name), "gemm_%s_%zux%zux%zu_t%u", forms[form], m, n, k, threads);
+    double gflops = flop / bench_median(ours, TURNS) * 1e-9;
+    if (*against) {
+        printf("%s,%.1f,GFLOP/s,%.2f,%s\n", name, gflops, best, against);
+    } else {
+        printf("%s,%.1f,GFLOP/s,,\n", name, gflops);
+    }
+    printf("%s_share,%.2f,of fma peak,,\n", name, bench_median(share, TURNS));
+    fflush(stdout);
+    end(&p);
+}
+
+void bench_products(uint32_t threads)
+{
+    static const size_t weights[][2] = {{192, 512}, {768, 192}, {512, 512}, {128, 512}, {512, 128}, {1024, 512}}; /* W [n,k] */
+    static const size_t rows[] = {1, 8, 64};
+    for (size_t w = 0; w < K2_COUNT(weights); w++)
+        for (size_t r = 0; r < K2_COUNT(rows); r++) bench_product(BENCH_Y, rows[r], weights[w][0], weights[w][1], threads);
+    for (size_t w = 0; w < K2_COUNT(weights); w++) {
+        bench_product(BENCH_DX, 64, weights[w][1], weights[w][0], threads);
+        bench_product(BENCH_DW, weights[w][0], weights[w][1], 64, threads);
+    }
+    bench_product(BENCH_DW, 512, 512, 2048, threads);
+    bench_product(BENCH_Y, 1024, 1024, 1024, threads);
+}
