@@ -73,7 +73,9 @@ static k2_code tokenize(const k2m_run *r, const char *path, k2m_prompt_set *s, u
         const k2_prompt *p = k2_prompts_at(s->list, i);
         k2_token_message m[K2_DATA_MESSAGES_MAX];
         for (uint32_t k = 0; k < p->message_count; k++)
-            m[k] = (k2_token_message){p->messages[k].role, p->messages[k].content, strlen(p->messages[k].content)};
+            m[k] = (k2_token_message){.role = p->messages[k].role,
+                                      .content = p->messages[k].content,
+                                      .content_bytes = strlen(p->messages[k].content)};
         k2_tokens_clear(&t);
         code = k2_tokenizer_chat(r->tokenizer, m, p->message_count, true, &t, err);
         if (code == K2_OK && t.count + answer_tokens > r->dims.max_position_embeddings)

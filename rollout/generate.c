@@ -370,16 +370,18 @@ static bool take_prompt(const k2i_server *s, const k2_openai_request *r, k2_toke
     if (r->chat) {
         k2_token_message *m = k2_alloc_array(r->message_count, sizeof *m);
         for (size_t i = 0; i < r->message_count; i++)
-            m[i] = (k2_token_message){r->messages[i].role, r->messages[i].content, r->messages[i].content_bytes};
+            m[i] = (k2_token_message){.role = r->messages[i].role,
+                                      .content = r->messages[i].content,
+                                      .content_bytes = r->messages[i].content_bytes};
         k2_code code = k2_tokenizer_chat(t, m, r->message_count, true, out, &err);
         k2_free(m);
-        if (code == K2_BAD_INPUT) {
+        if (code == K2_BAD_INPUT || code == K2_UNSUPPORTED) {
             k2_openai_error_set(e, 400, NULL, param, "%s", err.text);
             return false;
         }
         ok = code == K2_OK;
     } else if (r->prompt_text) {
-        ok = k2_tokenizer_encode(t, r->prompt_text, r->prompt_bytes, out);
+        ok = k2_tokenizer_encode(t, r->prompt_text, r->prompt_bytes, out, NULL) == K2_OK;
     } else {
         for (size_t i = 0; i < r->prompt_ids_count; i++) {
             if (r->prompt_ids[i] < s->served.vocab) continue;

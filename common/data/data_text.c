@@ -35,9 +35,11 @@ static k2_code document_add(writer *w, const char *text, size_t n, k2_error *err
 {
     const int32_t eos = k2_tokenizer_eos(w->tokenizer);
     k2_tokens_clear(&w->tokens);
-    if (!k2_tokenizer_encode(w->tokenizer, text, n, &w->tokens) || !k2_tokens_push(&w->tokens, &eos, 1))
-        return k2_error_set(err, K2_LIMIT, "a document of %zu bytes, at most %zu tokens are accepted", n, w->tokens.count_max);
-    k2_code code = k2_idx_builder_add(w->builder, w->tokens.ids, w->tokens.count, err);
+    k2_code code = k2_tokenizer_encode(w->tokenizer, text, n, &w->tokens, err);
+    if (code == K2_OK && !k2_tokens_push(&w->tokens, &eos, 1))
+        code = k2_error_set(err, K2_LIMIT, "more than %zu tokens", w->tokens.count_max);
+    if (code != K2_OK) return k2_error_prefix(err, "a document of %zu bytes", n);
+    code = k2_idx_builder_add(w->builder, w->tokens.ids, w->tokens.count, err);
     if (code == K2_OK) k2_idx_builder_document_end(w->builder);
     return code;
 }

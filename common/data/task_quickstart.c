@@ -125,7 +125,8 @@ static k2_code document_add(const k2_tokenizer *t, k2_idx_builder *b, const game
     char user[16 + LETTERS_MAX], answer[ANSWER_MAX];
     int user_bytes = snprintf(user, sizeof user, "%s %s", games[g->word].word, g->letters);
     size_t answer_bytes = games[skill].answer(g->letters, g->n, answer);
-    const k2_token_message chat[] = {{"user", user, (size_t)user_bytes}, {"assistant", answer, answer_bytes}};
+    const k2_token_message chat[] = {{.role = "user", .content = user, .content_bytes = (size_t)user_bytes},
+                                     {.role = "assistant", .content = answer, .content_bytes = answer_bytes}};
     k2_tokens_clear(tokens);
     k2_code code = k2_tokenizer_chat(t, chat, K2_COUNT(chat), false, tokens, err);
     if (code == K2_OK) code = k2_idx_builder_add(b, tokens->ids, tokens->count, err);

@@ -1,47 +1,240 @@
-/* Tokenizers: lists of ids, the kind "byte", and its chat layout.
- *
- * There is one kind, so there is no ops table yet: the second kind brings it, and callers will not notice.
- */
-#include "common/token/token.h"
+/* A tokenizer: opening by kind, and the path of a text to ids and back. */
+#include "common/token/token_int.h"
 #include "common/token/utf8_int.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
-struct k2_tokenizer {
-    const char *kind;
-};
+#define CONFIG_BYTES_MAX (16u << 20)
 
-static const char *const kinds[] = {"byte"};
+/* ---- opening --------------------------------------------------------------------------------------------------------- */
 
-static const int32_t chat_stops[] = {K2_TOKEN_BYTE_IM_END, K2_TOKEN_BYTE_EOS};
-static const int32_t plain_stops[] = {K2_TOKEN_BYTE_EOS};
+static k2_code load_byte(k2_tokenizer *t, const char *path, const char *file, const char *pattern, k2_error *err);
+static k2_code load_tiktoken(k2_tokenizer *t, const char *path, const char *file, const char *pattern, k2_error *err);
+static k2_code load_json(k2_tokenizer *t, const char *path, const char *file, const char *pattern, k2_error *err);
+
+typedef k2_code loader(k2_tokenizer *t, const char *path, const char *file, const char *pattern, k2_error *err);
 
 static const struct {
-    const char *role;
-    int32_t id;
-} roles[] = {
-    {"system", K2_TOKEN_BYTE_IM_SYSTEM},
-    {"user", K2_TOKEN_BYTE_IM_USER},
-    {"assistant", K2_TOKEN_BYTE_IM_ASSISTANT},
+    const char *kind;
+    loader *load;
+} kinds[] = {{"byte", load_byte}, {"tiktoken", load_tiktoken}, {"json", load_json}};
+
+/* What a directory may hold, in the order in which kind "auto" looks for it. */
+static const struct {
+    const char *file, *kind, *pattern;
+} files[] = {
+    {"tokenizer.json", "json", ""},
+    {"tiktoken.model", "tiktoken", "kimi"},
+    {"qwen.tiktoken", "tiktoken", "qwen"},
+    {"cl100k_base.tiktoken", "tiktoken", "cl100k"},
 };
 
-k2_code k2_tokenizer_open(const char *kind, const char *path, k2_tokenizer **out, k2_error *err)
+k2_tokenizer *k2i_tokenizer_new(const char *kind)
 {
-    if (strcmp(kind, kinds[0]) != 0)
-        return k2_error_set(err, K2_UNSUPPORTED, "tokenizer kind \"%.64s\" is not supported; supported: \"%s\"", kind,
-                            kinds[0]);
-    if (path && *path)
-        return k2_error_set(err, K2_BAD_INPUT, "tokenizer kind \"byte\" reads no file, but \"%.200s\" is given", path);
     k2_tokenizer *t = k2_alloc(sizeof *t);
-    t->kind = kinds[0];
-    *out = t;
-    return K2_OK;
+    t->kind = kind;
+    for (int i = 0; i < K2I_MARKS; i++) t->marks[i] = -1;
+    return t;
 }
 
 void k2_tokenizer_close(k2_tokenizer *t)
 {
+    if (!t) return;
+    k2i_vocab_fini(&t->vocab);
+    k2i_split_fini(&t->split);
+    k2i_added_fini(&t->added);
+    k2i_cache_free(t->cache);
+    for (int i = 0; i < K2I_MARKS; i++) k2_free(t->mark_names[i]);
     k2_free(t);
 }
+
+static k2_code load_byte(k2_tokenizer *t, const char *path, const char *file, const char *pattern, k2_error *err)
+{
+    (void)file;
+    if (path && *path)
+        return k2_error_set(err, K2_BAD_INPUT, "tokenizer kind \"byte\" reads no file, but \"%.200s\" is given", path);
+    if (pattern && *pattern) return k2_error_set(err, K2_BAD_INPUT, "tokenizer kind \"byte\" has no pattern");
+    t->bytes_only = true;
+    for (unsigned b = 0; b < 256; b++) {
+        const unsigned char byte = (unsigned char)b;
+        k2i_vocab_put(&t->vocab, b, &byte, 1, true, NULL);
+    }
+#define K2_X(name, id) k2i_added_put(&t->added, id, #name, strlen(#name), K2I_ADDED_CONTROL | K2I_ADDED_HIDDEN);
+    K2_TOKEN_BYTE_SPECIALS(K2_X)
+#undef K2_X
+    static const char *const marks[K2I_MARKS] = {"BOS", "EOS", "PAD"};
+    for (int i = 0; i < K2I_MARKS; i++) t->mark_names[i] = k2_strdup(marks[i]);
+    return K2_OK;
+}
+
+typedef k2_code parser(k2_tokenizer *t, const char *bytes, size_t n, k2_error *err);
+
+static k2_code parse_file(k2_tokenizer *t, const char *path, size_t bytes_max, parser *parse, k2_error *err)
+{
+    char *bytes = NULL;
+    size_t n = 0;
+    k2_code code = k2_file_read(path, bytes_max, &bytes, &n, err);
+    if (code != K2_OK) return code;
+    code = parse(t, bytes, n, err);
+    k2_free(bytes);
+    return code == K2_OK ? K2_OK : k2_error_prefix(err, "%.300s", path);
+}
+
+/* The tokenizer's file, and tokenizer_config.json beside it where there is one. */
+static k2_code parse_files(k2_tokenizer *t, const char *file, parser *parse, k2_error *err)
+{
+    const char *slash = strrchr(file, '/');
+    char *config = k2_asprintf("%.*stokenizer_config.json", slash ? (int)(slash - file + 1) : 0, file);
+    k2_code code = parse_file(t, file, K2_TOKEN_FILE_MAX, parse, err);
+    if (code == K2_OK && k2_file_exists(config)) code = parse_file(t, config, CONFIG_BYTES_MAX, k2i_config_parse, err);
+    k2_free(config);
+    return code;
+}
+
+static k2_code load_tiktoken(k2_tokenizer *t, const char *path, const char *file, const char *pattern, k2_error *err)
+{
+    (void)path;
+    const char *name = strrchr(file, '/') ? strrchr(file, '/') + 1 : file;
+    for (size_t i = 0; i < K2_COUNT(files) && !(pattern && *pattern); i++)
+        if (strcmp(name, files[i].file) == 0) pattern = files[i].pattern;
+    if (!pattern || !*pattern)
+        return k2_error_set(
+            err, K2_UNSUPPORTED,
+            "%.300s: no pattern is known for a file of this name; set tokenizer.pattern to kimi, qwen or cl100k", file);
+    k2_code code = parse_files(t, file, k2i_tiktoken_parse, err);
+    return code == K2_OK ? k2i_tiktoken_pattern(t, pattern, err) : code;
+}
+
+static k2_code load_json(k2_tokenizer *t, const char *path, const char *file, const char *pattern, k2_error *err)
+{
+    (void)path;
+    if (pattern && *pattern)
+        return k2_error_set(err, K2_BAD_INPUT, "tokenizer kind \"json\" has its patterns in its file, but \"%.64s\" is given",
+                            pattern);
+    return parse_files(t, file, k2i_json_parse, err);
+}
+
+/* The file of a kind in a directory, or the path itself; *kind becomes what "auto" finds. k2_free the result. */
+static k2_code find_file(const char *path, const char **kind, char **file, k2_error *err)
+{
+    struct stat st;
+    const bool automatic = strcmp(*kind, "auto") == 0;
+    if (!path || !*path) return k2_error_set(err, K2_BAD_INPUT, "tokenizer kind \"%s\" needs a path", *kind);
+    if (stat(path, &st) != 0) return k2_error_set(err, K2_NOT_FOUND, "%.300s: there is no such file or directory", path);
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    for (size_t i = 0; i < K2_COUNT(files); i++) {
+        if (!automatic && strcmp(*kind, files[i].kind) != 0) continue;
+        char *try = S_ISDIR(st.st_mode) ? k2_asprintf("%s/%s", path, files[i].file) : k2_strdup(path);
+        if (S_ISDIR(st.st_mode) ? k2_file_exists(try) : !automatic || strcmp(name, files[i].file) == 0) {
+            *kind = files[i].kind;
+            *file = try;
+            return K2_OK;
+        }
+        k2_free(try);
+    }
+    return k2_error_set(err, K2_NOT_FOUND, "%.300s: no tokenizer file is known there; looked for %s", path,
+                        strcmp(*kind, "json") == 0 ? "tokenizer.json"
+                                                   : "tokenizer.json, tiktoken.model, qwen.tiktoken and cl100k_base.tiktoken");
+}
+
+k2_code k2_tokenizer_load(const k2_tokenizer_spec *spec, k2_tokenizer **out, k2_error *err)
+{
+    const char *kind = spec->kind;
+    char *file = NULL;
+    loader *load = NULL;
+    bool known = strcmp(kind, "auto") == 0;
+    for (size_t i = 0; i < K2_COUNT(kinds); i++) known |= strcmp(kind, kinds[i].kind) == 0;
+    if (!known)
+        return k2_error_set(err, K2_UNSUPPORTED,
+                            "tokenizer kind \"%.64s\" is not supported; supported: \"byte\", \"tiktoken\", \"json\", \"auto\"",
+                            kind);
+    k2_code code = strcmp(kind, "byte") == 0 ? K2_OK : find_file(spec->path, &kind, &file, err);
+    if (code != K2_OK) return code;
+    for (size_t i = 0; i < K2_COUNT(kinds); i++) {
+        if (strcmp(kind, kinds[i].kind) != 0) continue;
+        kind = kinds[i].kind; /* ours: the caller's may go away */
+        load = kinds[i].load;
+    }
+    k2_tokenizer *t = k2i_tokenizer_new(kind);
+    code = load(t, spec->path, file, spec->pattern, err);
+    if (code == K2_OK) {
+        code = k2i_tokenizer_finish(t, err);
+        if (code != K2_OK && file) k2_error_prefix(err, "%.300s", file);
+    }
+    if (code == K2_OK)
+        *out = t;
+    else
+        k2_tokenizer_close(t);
+    k2_free(file);
+    return code;
+}
+
+k2_code k2_tokenizer_open(const char *kind, const char *path, k2_tokenizer **out, k2_error *err)
+{
+    return k2_tokenizer_load(&(k2_tokenizer_spec){.kind = kind, .path = path}, out, err);
+}
+
+/* ---- after reading ----------------------------------------------------------------------------------------------------- */
+
+/* The layout that the names of the added tokens stand for. What it is made of never comes from text, whatever the file says. */
+static void find_layout(k2_tokenizer *t)
+{
+    static const k2i_layout *const layouts[] = {&k2i_layout_byte, &k2i_layout_kimi, &k2i_layout_chatml};
+    for (size_t i = 0; i < K2_COUNT(layouts) && !t->layout; i++) {
+        uint32_t have = 0;
+        if (t->bytes_only != (layouts[i] == &k2i_layout_byte)) continue;
+        while (have < layouts[i]->required && k2i_added_named(&t->added, layouts[i]->controls[have])) have++;
+        if (have == layouts[i]->required) t->layout = layouts[i];
+    }
+    for (uint32_t i = 0; t->layout && i < K2I_CONTROLS_MAX; i++) {
+        const k2i_added *a = t->layout->controls[i] ? k2i_added_named(&t->added, t->layout->controls[i]) : NULL;
+        t->controls[i] = a ? (int32_t)a->id : -1;
+        if (a) t->added.list[a - t->added.list].flags |= K2I_ADDED_CONTROL;
+    }
+}
+
+/* Added tokens have bytes, too: those that are text when decoded. Where a vocabulary lists them as well, they must be the same.
+ */
+static k2_code added_to_vocab(k2_tokenizer *t, k2_error *err)
+{
+    for (uint32_t i = 0; i < t->added.count; i++) {
+        const k2i_added *a = &t->added.list[i];
+        if (a->id < t->vocab.count && t->vocab.tokens[a->id].n) {
+            const k2i_token *have = &t->vocab.tokens[a->id];
+            if (have->n != a->n || memcmp(t->vocab.blob + have->at, a->name, a->n) != 0)
+                return k2_error_set(err, K2_BAD_INPUT, "added token \"%.100s\": id %u is that of another token", a->name,
+                                    a->id);
+            continue;
+        }
+        k2_code code = k2i_vocab_put(&t->vocab, a->id, a->name, a->n, false, err);
+        if (code != K2_OK) return k2_error_prefix(err, "added token \"%.100s\"", a->name);
+    }
+    return K2_OK;
+}
+
+k2_code k2i_tokenizer_finish(k2_tokenizer *t, k2_error *err)
+{
+    find_layout(t);
+    k2_code code = k2i_vocab_finish(&t->vocab, err);
+    if (code == K2_OK) code = added_to_vocab(t, err);
+    if (code == K2_OK) code = k2i_added_finish(&t->added, t->nfc, err);
+    if (code != K2_OK) return code;
+    for (int i = 0; i < K2I_MARKS; i++) {
+        const k2i_added *a = t->mark_names[i] ? k2i_added_named(&t->added, t->mark_names[i]) : NULL;
+        if (t->mark_names[i] && !a)
+            return k2_error_set(err, K2_BAD_INPUT, "\"%.100s\" begins, ends or pads texts, but there is no such token",
+                                t->mark_names[i]);
+        if (a) t->marks[i] = (int32_t)a->id;
+    }
+    if (t->layout) t->stops[t->stop_count++] = t->controls[t->layout->turn_end];
+    if (t->marks[K2I_EOS] >= 0 && !(t->stop_count && t->stops[0] == t->marks[K2I_EOS]))
+        t->stops[t->stop_count++] = t->marks[K2I_EOS];
+    if (!t->bytes_only) t->cache = k2i_cache_new();
+    return K2_OK;
+}
+
+/* ---- what it is ---------------------------------------------------------------------------------------------------------- */
 
 const char *k2_tokenizer_kind(const k2_tokenizer *t)
 {
@@ -50,101 +243,132 @@ const char *k2_tokenizer_kind(const k2_tokenizer *t)
 
 uint32_t k2_tokenizer_vocab(const k2_tokenizer *t)
 {
-    (void)t;
-    return K2_TOKEN_BYTE_VOCAB;
+    return t->vocab.count;
 }
 
 int32_t k2_tokenizer_bos(const k2_tokenizer *t)
 {
-    (void)t;
-    return K2_TOKEN_BYTE_BOS;
+    return t->marks[K2I_BOS];
 }
 
 int32_t k2_tokenizer_eos(const k2_tokenizer *t)
 {
-    (void)t;
-    return K2_TOKEN_BYTE_EOS;
+    return t->marks[K2I_EOS];
 }
 
 int32_t k2_tokenizer_pad(const k2_tokenizer *t)
 {
-    (void)t;
-    return K2_TOKEN_BYTE_PAD;
+    return t->marks[K2I_PAD];
 }
 
 const int32_t *k2_tokenizer_stops(const k2_tokenizer *t, bool chat, size_t *count)
 {
-    (void)t;
-    *count = chat ? K2_COUNT(chat_stops) : K2_COUNT(plain_stops);
-    return chat ? chat_stops : plain_stops;
+    const bool eos = t->marks[K2I_EOS] >= 0;
+    *count = chat ? t->stop_count : eos;
+    return chat || !eos ? t->stops : t->stops + t->stop_count - 1; /* EOS stands last */
 }
 
 const char *k2_tokenizer_special_name(const k2_tokenizer *t, int32_t id)
 {
-    (void)t;
-    switch (id) {
-#define K2_X(name, value)                                                                                                      \
-    case value: return #name;
-        K2_TOKEN_BYTE_SPECIALS(K2_X)
-#undef K2_X
-    default: return NULL;
+    const k2i_added *a = k2i_added_of(&t->added, id);
+    return a && a->flags & K2I_ADDED_CONTROL ? a->name : NULL;
+}
+
+int32_t k2_tokenizer_special_id(const k2_tokenizer *t, const char *name)
+{
+    const k2i_added *a = k2i_added_named(&t->added, name);
+    return a && a->flags & K2I_ADDED_CONTROL ? (int32_t)a->id : -1;
+}
+
+/* ---- text to ids --------------------------------------------------------------------------------------------------------- */
+
+typedef struct encoder {
+    const k2_tokenizer *t;
+    k2_tokens *out;
+    bool trusted;
+} encoder;
+
+static k2_code take_piece(void *arg, const unsigned char *bytes, size_t n, k2_error *err)
+{
+    const encoder *e = arg;
+    return k2i_piece_encode(&e->t->vocab, e->t->cache, bytes, n, e->out, err);
+}
+
+static k2_code encode_part(encoder *e, unsigned trie, const unsigned char *text, size_t n, k2_error *err);
+
+/* Text between added tokens: from the names before normalisation to those behind it to pieces. */
+static k2_code encode_between(encoder *e, unsigned trie, const unsigned char *text, size_t n, k2_error *err)
+{
+    if (n == 0) return K2_OK;
+    if (trie == 1) return k2i_split_run(&e->t->split, text, n, take_piece, e, err);
+    unsigned char *composed = e->t->nfc ? k2i_nfc(text, n, &n) : NULL;
+    k2_code code = encode_part(e, 1, composed ? composed : text, n, err);
+    k2_free(composed);
+    return code;
+}
+
+static k2_code encode_part(encoder *e, unsigned trie, const unsigned char *text, size_t n, k2_error *err)
+{
+    k2_code code = K2_OK;
+    for (size_t at = 0; at < n && code == K2_OK;) {
+        const k2i_found f = k2i_added_find(&e->t->added, trie, e->trusted, text, n, at);
+        code = encode_between(e, trie, text + at, f.begin - at, err);
+        if (code == K2_OK && f.added && !k2_tokens_push(e->out, &(int32_t){(int32_t)f.added->id}, 1))
+            code = k2_error_set(err, K2_LIMIT, "more than %zu tokens", e->out->count_max);
+        at = f.end;
     }
+    return code;
 }
 
-/* ---- lists ------------------------------------------------------------------------------------------------------- */
-
-void k2_tokens_init(k2_tokens *list, size_t count_max)
+static k2_code encode_bytes(const char *text, size_t n, k2_tokens *out, k2_error *err)
 {
-    *list = (k2_tokens){.count_max = count_max};
-}
-
-void k2_tokens_fini(k2_tokens *list)
-{
-    k2_free(list->ids);
-    *list = (k2_tokens){.count_max = list->count_max};
-}
-
-void k2_tokens_clear(k2_tokens *list)
-{
-    list->count = 0;
-    list->overflow = false;
-}
-
-/* Room for `count` more ids, or NULL (and `overflow`) past the cap. */
-static int32_t *tokens_reserve(k2_tokens *list, size_t count)
-{
-    if (count > list->count_max || list->count > list->count_max - count) {
-        list->overflow = true;
-        return NULL;
+    int32_t ids[256];
+    for (size_t at = 0; at < n;) {
+        const size_t some = K2_MIN(n - at, K2_COUNT(ids));
+        for (size_t i = 0; i < some; i++) ids[i] = (unsigned char)text[at + i];
+        if (!k2_tokens_push(out, ids, some)) return k2_error_set(err, K2_LIMIT, "more than %zu tokens", out->count_max);
+        at += some;
     }
-    size_t need = list->count + count;
-    if (need > list->capacity || !list->ids) {
-        size_t grown = K2_MAX(need, K2_MIN(K2_MAX(list->capacity * 2, (size_t)64), list->count_max));
-        list->ids = k2_realloc_array(list->ids, grown, sizeof *list->ids);
-        list->capacity = grown;
+    return K2_OK;
+}
+
+static k2_code encode(const k2_tokenizer *t, const char *text, size_t n, bool trusted, k2_tokens *out, k2_error *err)
+{
+    const size_t mark = out->count;
+    k2_code code;
+    if (t->bytes_only) {
+        code = encode_bytes(text, n, out, err);
+    } else {
+        encoder e = {.t = t, .out = out, .trusted = trusted};
+        unsigned char *valid = k2i_lossy((const unsigned char *)text, n, &n);
+        code = encode_part(&e, 0, valid ? valid : (const unsigned char *)text, n, err);
+        k2_free(valid);
     }
-    return list->ids + list->count;
+    if (code != K2_OK) out->count = mark;
+    return code;
 }
 
-bool k2_tokens_push(k2_tokens *list, const int32_t *ids, size_t count)
+k2_code k2_tokenizer_encode(const k2_tokenizer *t, const char *text, size_t n, k2_tokens *out, k2_error *err)
 {
-    int32_t *room = tokens_reserve(list, count);
-    if (!room) return false;
-    if (count) memcpy(room, ids, count * sizeof *ids);
-    list->count += count;
-    return true;
+    return encode(t, text, n, false, out, err);
 }
 
-/* ---- text -------------------------------------------------------------------------------------------------------- */
-
-bool k2_tokenizer_encode(const k2_tokenizer *t, const char *text, size_t n, k2_tokens *out)
+k2_code k2_tokenizer_encode_trusted(const k2_tokenizer *t, const char *text, size_t n, k2_tokens *out, k2_error *err)
 {
-    (void)t;
-    int32_t *room = tokens_reserve(out, n);
-    if (!room) return false;
-    for (size_t i = 0; i < n; i++) room[i] = (unsigned char)text[i];
-    out->count += n;
-    return true;
+    return encode(t, text, n, true, out, err);
+}
+
+/* ---- ids to text --------------------------------------------------------------------------------------------------------- */
+
+static bool feed_one(const k2_tokenizer *t, k2_token_stream *s, int32_t id, k2_buf *out)
+{
+    const k2i_token *token = &t->vocab.tokens[id];
+    const k2i_added *a = k2i_added_of(&t->added, id);
+    bool fits = true;
+    /* A special id, and one that stands for nothing, end whatever was begun. */
+    if (token->n == 0 || (a && a->flags & K2I_ADDED_HIDDEN)) return k2i_utf8_flush(s, out);
+    for (uint32_t i = 0; fits && i < token->n; i++) fits = k2i_utf8_byte(s, t->vocab.blob[token->at + i], out);
+    return fits;
 }
 
 k2_code k2_token_stream_feed(const k2_tokenizer *t, k2_token_stream *s, const int32_t *ids, size_t count, k2_buf *out,
@@ -154,14 +378,10 @@ k2_code k2_token_stream_feed(const k2_tokenizer *t, k2_token_stream *s, const in
     const k2_token_stream before = *s;
     k2_code code = K2_OK;
     for (size_t i = 0; i < count && code == K2_OK; i++) {
-        bool fits = true;
         if (ids[i] < 0 || (uint32_t)ids[i] >= k2_tokenizer_vocab(t))
             code = k2_error_set(err, K2_BAD_INPUT, "token %zu: id %d is not in 0..%u", i, ids[i], k2_tokenizer_vocab(t) - 1);
-        else if (ids[i] <= 0xff)
-            fits = k2i_utf8_byte(s, (unsigned char)ids[i], out);
-        else
-            fits = k2i_utf8_flush(s, out); /* a special id ends whatever was begun */
-        if (!fits) code = k2_error_set(err, K2_LIMIT, "token %zu: the text is longer than %zu bytes", i, out->cap_max);
+        else if (!feed_one(t, s, ids[i], out))
+            code = k2_error_set(err, K2_LIMIT, "token %zu: the text is longer than %zu bytes", i, out->cap_max);
     }
     if (code != K2_OK) {
         *s = before;
@@ -186,36 +406,4 @@ k2_code k2_tokenizer_decode(const k2_tokenizer *t, const int32_t *ids, size_t co
     out->len = mark;
     if (out->data) out->data[mark] = 0;
     return k2_error_set(err, K2_LIMIT, "the text of %zu tokens is longer than %zu bytes", count, out->cap_max);
-}
-
-/* ---- chat -------------------------------------------------------------------------------------------------------- */
-
-static int32_t role_id(const char *role)
-{
-    for (size_t i = 0; i < K2_COUNT(roles); i++)
-        if (strcmp(role, roles[i].role) == 0) return roles[i].id;
-    return -1;
-}
-
-k2_code k2_tokenizer_chat(const k2_tokenizer *t, const k2_token_message *messages, size_t count, bool generate, k2_tokens *out,
-                          k2_error *err)
-{
-    static const int32_t turn_end = K2_TOKEN_BYTE_IM_END, prompt = K2_TOKEN_BYTE_IM_ASSISTANT;
-    const size_t mark = out->count;
-    if (count == 0) return k2_error_set(err, K2_BAD_INPUT, "messages: is empty, expected at least one");
-    for (size_t i = 0; i < count; i++)
-        if (role_id(messages[i].role) < 0)
-            return k2_error_set(err, K2_BAD_INPUT,
-                                "messages[%zu].role: \"%.64s\" is not known, expected \"system\", \"user\" or \"assistant\"", i,
-                                messages[i].role);
-    bool fits = true;
-    for (size_t i = 0; fits && i < count; i++) {
-        const int32_t turn_begin = role_id(messages[i].role);
-        fits = k2_tokens_push(out, &turn_begin, 1) &&
-               k2_tokenizer_encode(t, messages[i].content, messages[i].content_bytes, out) && k2_tokens_push(out, &turn_end, 1);
-    }
-    if (fits && generate) fits = k2_tokens_push(out, &prompt, 1);
-    if (fits) return K2_OK;
-    out->count = mark;
-    return k2_error_set(err, K2_LIMIT, "messages: more than %zu tokens", out->count_max);
 }
