@@ -112,7 +112,7 @@ static k2_code load_json(k2_tokenizer *t, const char *path, const char *file, co
     if (pattern && *pattern)
         return k2_error_set(err, K2_BAD_INPUT, "tokenizer kind \"json\" has its patterns in its file, but \"%.64s\" is given",
                             pattern);
-    return parse_files(t, file, k2i_json_parse, err);
+    return parse_files(t, file, k2i_tokjson_parse, err);
 }
 
 /* The file of a kind in a directory, or the path itself; *kind becomes what "auto" finds. k2_free the result. */

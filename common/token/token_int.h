@@ -188,7 +188,7 @@ struct k2_tokenizer {
 k2_tokenizer *k2i_tokenizer_new(const char *kind);
 k2_code k2i_tiktoken_parse(k2_tokenizer *t, const char *bytes, size_t n, k2_error *err);
 k2_code k2i_tiktoken_pattern(k2_tokenizer *t, const char *pattern, k2_error *err);
-k2_code k2i_json_parse(k2_tokenizer *t, const char *bytes, size_t n, k2_error *err);
+k2_code k2i_tokjson_parse(k2_tokenizer *t, const char *bytes, size_t n, k2_error *err);
 k2_code k2i_config_parse(k2_tokenizer *t, const char *bytes, size_t n, k2_error *err); /* tokenizer_config.json */
 k2_code k2i_tokenizer_finish(k2_tokenizer *t, k2_error *err);
 

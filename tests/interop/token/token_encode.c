@@ -1,5 +1,6 @@
 /* A tokenizer as a filter, for comparison with other people's: records of a u32 length and bytes come in, u32 counts and ids go
- * out. Records go to a thread of their own choosing: none. With "bench" it encodes one file ROUNDS times and prints the best time.
+ * out. Records go to a thread of their own choosing: none. With "bench" it encodes one file ROUNDS times and prints the best
+ * time.
  *
  *     token_encode KIND PATH PATTERN plain|trusted|decode < records > ids
  *     token_encode KIND PATH PATTERN bench FILE ROUNDS

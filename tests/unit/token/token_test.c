@@ -25,7 +25,9 @@ static void open_refuses_what_it_does_not_know(void **state)
     k2_tokenizer *t = NULL;
     k2_error err;
     assert_int_equal(k2_tokenizer_open("tiktoken", NULL, &t, &err), K2_BAD_INPUT);
-    assert_string_equal(err.text, "tokenizer kind \"tiktoken\" is not supported; supported: \"byte\"");
+    assert_string_equal(err.text, "tokenizer kind \"tiktoken\" needs a path");
+    assert_int_equal(k2_tokenizer_open("spm", "x", &t, &err), K2_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "\"spm\" is not supported; supported: \"byte\", \"tiktoken\", \"json\", \"auto\""));
     assert_int_equal(k2_tokenizer_open("", NULL, &t, &err), K2_UNSUPPORTED);
     assert_int_equal(k2_tokenizer_open("byte", "vocab.json", &t, &err), K2_BAD_INPUT);
     assert_non_null(strstr(err.text, "vocab.json"));

@@ -1,30 +1,30 @@
 /* The steps of a tokenizer.json before the model: normalizer and pre-tokenizers. */
-#include "common/token/json_int.h"
+#include "common/token/tokjson_int.h"
 
 #include <string.h>
 
 #define PATTERN_BYTES_MAX 65536u
 
-k2_code k2i_json_normalizer(k2_tokenizer *t, const cJSON *part, const char *path, k2_error *err)
+k2_code k2i_tokjson_normalizer(k2_tokenizer *t, const cJSON *part, const char *path, k2_error *err)
 {
     static const char *const keys[] = {"type", "normalizers"};
     const cJSON *item;
     char inner[64];
     unsigned i = 0;
     if (!part || cJSON_IsNull(part)) return K2_OK;
-    k2_code code = k2i_json_known(part, path, keys, K2_COUNT(keys), err);
+    k2_code code = k2i_tokjson_known(part, path, keys, K2_COUNT(keys), err);
     if (code != K2_OK) return code;
-    if (strcmp(k2i_json_type(part), "NFC") == 0) {
+    if (strcmp(k2i_tokjson_type(part), "NFC") == 0) {
         t->nfc = true;
         return K2_OK;
     }
-    if (strcmp(k2i_json_type(part), "Sequence") != 0 || strchr(path, '[')) return k2i_json_unknown(part, path, err);
+    if (strcmp(k2i_tokjson_type(part), "Sequence") != 0 || strchr(path, '[')) return k2i_tokjson_unknown(part, path, err);
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(part, "normalizers");
     if (!cJSON_IsArray(list)) return k2_error_set(err, K2_BAD_INPUT, "%s.normalizers: expected an array", path);
     cJSON_ArrayForEach(item, list)
     {
         snprintf(inner, sizeof inner, "%s.normalizers[%u]", path, i++);
-        if (code == K2_OK) code = k2i_json_normalizer(t, item, inner, err);
+        if (code == K2_OK) code = k2i_tokjson_normalizer(t, item, inner, err);
     }
     return code;
 }
@@ -46,8 +46,8 @@ static k2_code take_split(k2_tokenizer *t, const cJSON *part, const char *path, 
                 *behavior = cJSON_GetObjectItemCaseSensitive(part, "behavior");
     const cJSON *regex = cJSON_GetObjectItemCaseSensitive(pattern, "Regex"),
                 *string = cJSON_GetObjectItemCaseSensitive(pattern, "String");
-    k2_code code = k2i_json_known(part, path, keys, K2_COUNT(keys), err);
-    if (code == K2_OK) code = k2i_json_refuse(part, path, "invert", err);
+    k2_code code = k2i_tokjson_known(part, path, keys, K2_COUNT(keys), err);
+    if (code == K2_OK) code = k2i_tokjson_refuse(part, path, "invert", err);
     if (code != K2_OK) return code;
     if (!cJSON_IsString(behavior) || strcmp(behavior->valuestring, "Isolated") != 0)
         return k2_error_set(err, K2_UNSUPPORTED, "%s.behavior: only \"Isolated\" is supported", path);
@@ -73,8 +73,8 @@ static k2_code take_digits(k2_tokenizer *t, const cJSON *part, const char *path,
 {
     static const char *const keys[] = {"type", "individual_digits"};
     bool each = false;
-    k2_code code = k2i_json_known(part, path, keys, K2_COUNT(keys), err);
-    if (code == K2_OK) code = k2i_json_flag(part, path, "individual_digits", &each, err);
+    k2_code code = k2i_tokjson_known(part, path, keys, K2_COUNT(keys), err);
+    if (code == K2_OK) code = k2i_tokjson_flag(part, path, "individual_digits", &each, err);
     return code == K2_OK ? add_step(t, each ? "\\p{N}" : "\\p{N}+", path, err) : code;
 }
 
@@ -82,9 +82,9 @@ static k2_code take_byte_level(k2_tokenizer *t, const cJSON *part, const char *p
 {
     static const char *const keys[] = {"type", "add_prefix_space", "trim_offsets", "use_regex"};
     bool prefix = true, regex = true; /* what the library takes where nothing is said */
-    k2_code code = k2i_json_known(part, path, keys, K2_COUNT(keys), err);
-    if (code == K2_OK) code = k2i_json_flag(part, path, "add_prefix_space", &prefix, err);
-    if (code == K2_OK) code = k2i_json_flag(part, path, "use_regex", &regex, err);
+    k2_code code = k2i_tokjson_known(part, path, keys, K2_COUNT(keys), err);
+    if (code == K2_OK) code = k2i_tokjson_flag(part, path, "add_prefix_space", &prefix, err);
+    if (code == K2_OK) code = k2i_tokjson_flag(part, path, "use_regex", &regex, err);
     if (code != K2_OK) return code;
     if (prefix) return k2_error_set(err, K2_UNSUPPORTED, "%s.add_prefix_space: true is not supported", path);
     return regex ? add_step(t, k2i_pattern_named("gpt2"), path, err) : K2_OK;
@@ -92,26 +92,26 @@ static k2_code take_byte_level(k2_tokenizer *t, const cJSON *part, const char *p
 
 static k2_code take_step(k2_tokenizer *t, const cJSON *part, const char *path, bool *byte_level, k2_error *err)
 {
-    const char *type = k2i_json_type(part);
+    const char *type = k2i_tokjson_type(part);
     if (*byte_level) return k2_error_set(err, K2_UNSUPPORTED, "%s: behind ByteLevel, which must be the last", path);
     if (strcmp(type, "Split") == 0) return take_split(t, part, path, err);
     if (strcmp(type, "Digits") == 0) return take_digits(t, part, path, err);
-    if (strcmp(type, "ByteLevel") != 0) return k2i_json_unknown(part, path, err);
+    if (strcmp(type, "ByteLevel") != 0) return k2i_tokjson_unknown(part, path, err);
     *byte_level = true;
     return take_byte_level(t, part, path, err);
 }
 
-k2_code k2i_json_pre_tokenizer(k2_tokenizer *t, const cJSON *part, k2_error *err)
+k2_code k2i_tokjson_pre_tokenizer(k2_tokenizer *t, const cJSON *part, k2_error *err)
 {
     static const char *const keys[] = {"type", "pretokenizers"};
     const cJSON *item, *list = cJSON_GetObjectItemCaseSensitive(part, "pretokenizers");
     bool byte_level = false;
     unsigned i = 0;
     k2_code code = K2_OK;
-    if (strcmp(k2i_json_type(part), "Sequence") != 0) {
+    if (strcmp(k2i_tokjson_type(part), "Sequence") != 0) {
         code = take_step(t, part, "pre_tokenizer", &byte_level, err);
     } else {
-        code = k2i_json_known(part, "pre_tokenizer", keys, K2_COUNT(keys), err);
+        code = k2i_tokjson_known(part, "pre_tokenizer", keys, K2_COUNT(keys), err);
         if (code == K2_OK && !cJSON_IsArray(list))
             code = k2_error_set(err, K2_BAD_INPUT, "pre_tokenizer.pretokenizers: expected an array");
         cJSON_ArrayForEach(item, list)
@@ -126,14 +126,14 @@ k2_code k2i_json_pre_tokenizer(k2_tokenizer *t, const cJSON *part, k2_error *err
     return code;
 }
 
-k2_code k2i_json_outer(const cJSON *part, const char *path, k2_error *err)
+k2_code k2i_tokjson_outer(const cJSON *part, const char *path, k2_error *err)
 {
     static const char *const plain[] = {"ByteLevel", "TemplateProcessing"};
-    const char *type = k2i_json_type(part);
+    const char *type = k2i_tokjson_type(part);
     if (!part || cJSON_IsNull(part)) return K2_OK;
     for (size_t i = 0; i < K2_COUNT(plain); i++)
         if (strcmp(type, plain[i]) == 0) return K2_OK;
-    if (strcmp(type, "Sequence") != 0 || strchr(path, '[')) return k2i_json_unknown(part, path, err);
+    if (strcmp(type, "Sequence") != 0 || strchr(path, '[')) return k2i_tokjson_unknown(part, path, err);
     const cJSON *list = cJSON_GetObjectItemCaseSensitive(part, strcmp(path, "decoder") == 0 ? "decoders" : "processors"), *item;
     k2_code code = cJSON_IsArray(list) ? K2_OK : k2_error_set(err, K2_BAD_INPUT, "%s: a Sequence without its list", path);
     unsigned i = 0;
@@ -141,7 +141,7 @@ k2_code k2i_json_outer(const cJSON *part, const char *path, k2_error *err)
     {
         char inner[64];
         snprintf(inner, sizeof inner, "%s[%u]", path, i++);
-        if (code == K2_OK) code = k2i_json_outer(item, inner, err);
+        if (code == K2_OK) code = k2i_tokjson_outer(item, inner, err);
     }
     return code;
 }

@@ -3,11 +3,11 @@
  * What does not concern ids of text is looked at only so far that it is of a kind that cannot: the post-processor (which adds a
  * token in front, if asked to) and the decoder, which must be the plain ByteLevel.
  */
-#include "common/token/json_int.h"
+#include "common/token/tokjson_int.h"
 
 #include <string.h>
 
-k2_code k2i_json_known(const cJSON *object, const char *path, const char *const *keys, size_t count, k2_error *err)
+k2_code k2i_tokjson_known(const cJSON *object, const char *path, const char *const *keys, size_t count, k2_error *err)
 {
     const cJSON *item;
     if (!cJSON_IsObject(object)) return k2_error_set(err, K2_BAD_INPUT, "%s: expected an object", path);
@@ -20,7 +20,7 @@ k2_code k2i_json_known(const cJSON *object, const char *path, const char *const 
     return K2_OK;
 }
 
-k2_code k2i_json_flag(const cJSON *object, const char *path, const char *key, bool *out, k2_error *err)
+k2_code k2i_tokjson_flag(const cJSON *object, const char *path, const char *key, bool *out, k2_error *err)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     if (!item || cJSON_IsNull(item)) return K2_OK;
@@ -29,7 +29,7 @@ k2_code k2i_json_flag(const cJSON *object, const char *path, const char *key, bo
     return K2_OK;
 }
 
-k2_code k2i_json_refuse(const cJSON *object, const char *path, const char *key, k2_error *err)
+k2_code k2i_tokjson_refuse(const cJSON *object, const char *path, const char *key, k2_error *err)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
     const bool off = !item || cJSON_IsNull(item) || cJSON_IsFalse(item) || (cJSON_IsString(item) && !*item->valuestring) ||
@@ -37,15 +37,15 @@ k2_code k2i_json_refuse(const cJSON *object, const char *path, const char *key, 
     return off ? K2_OK : k2_error_set(err, K2_UNSUPPORTED, "%s.%s: is set, which is not supported", path, key);
 }
 
-const char *k2i_json_type(const cJSON *object)
+const char *k2i_tokjson_type(const cJSON *object)
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(object, "type");
     return cJSON_IsString(type) ? type->valuestring : "";
 }
 
-k2_code k2i_json_unknown(const cJSON *object, const char *path, k2_error *err)
+k2_code k2i_tokjson_unknown(const cJSON *object, const char *path, k2_error *err)
 {
-    return k2_error_set(err, K2_UNSUPPORTED, "%s: type \"%.64s\" is not supported", path, k2i_json_type(object));
+    return k2_error_set(err, K2_UNSUPPORTED, "%s: type \"%.64s\" is not supported", path, k2i_tokjson_type(object));
 }
 
 /* ---- the alphabet of byte-level BPE: each byte is written as a character that can be seen
@@ -154,10 +154,10 @@ static k2_code take_model(k2_tokenizer *t, const cJSON *model, k2_error *err)
         "ignore_merges", "vocab",   "merges"};
     static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"};
     alphabet a;
-    k2_code code = k2i_json_known(model, "model", keys, K2_COUNT(keys), err);
-    if (code == K2_OK && strcmp(k2i_json_type(model), "BPE") != 0) code = k2i_json_unknown(model, "model", err);
-    for (size_t i = 0; i < K2_COUNT(off) && code == K2_OK; i++) code = k2i_json_refuse(model, "model", off[i], err);
-    if (code == K2_OK) code = k2i_json_flag(model, "model", "ignore_merges", &t->vocab.whole, err);
+    k2_code code = k2i_tokjson_known(model, "model", keys, K2_COUNT(keys), err);
+    if (code == K2_OK && strcmp(k2i_tokjson_type(model), "BPE") != 0) code = k2i_tokjson_unknown(model, "model", err);
+    for (size_t i = 0; i < K2_COUNT(off) && code == K2_OK; i++) code = k2i_tokjson_refuse(model, "model", off[i], err);
+    if (code == K2_OK) code = k2i_tokjson_flag(model, "model", "ignore_merges", &t->vocab.whole, err);
     if (code != K2_OK) return code;
     /* unk_token and fuse_unk say what becomes of text without tokens; all bytes are tokens, else k2i_vocab_finish refuses. */
     alphabet_fill(&a);
@@ -172,12 +172,12 @@ static k2_code take_added(k2_tokenizer *t, const cJSON *item, const char *path, 
 {
     static const char *const keys[] = {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"};
     bool lstrip = false, rstrip = false, normalized = true, special = false;
-    k2_code code = k2i_json_known(item, path, keys, K2_COUNT(keys), err);
-    if (code == K2_OK) code = k2i_json_refuse(item, path, "single_word", err);
-    if (code == K2_OK) code = k2i_json_flag(item, path, "lstrip", &lstrip, err);
-    if (code == K2_OK) code = k2i_json_flag(item, path, "rstrip", &rstrip, err);
-    if (code == K2_OK) code = k2i_json_flag(item, path, "normalized", &normalized, err);
-    if (code == K2_OK) code = k2i_json_flag(item, path, "special", &special, err);
+    k2_code code = k2i_tokjson_known(item, path, keys, K2_COUNT(keys), err);
+    if (code == K2_OK) code = k2i_tokjson_refuse(item, path, "single_word", err);
+    if (code == K2_OK) code = k2i_tokjson_flag(item, path, "lstrip", &lstrip, err);
+    if (code == K2_OK) code = k2i_tokjson_flag(item, path, "rstrip", &rstrip, err);
+    if (code == K2_OK) code = k2i_tokjson_flag(item, path, "normalized", &normalized, err);
+    if (code == K2_OK) code = k2i_tokjson_flag(item, path, "special", &special, err);
     if (code != K2_OK) return code;
     const cJSON *id = cJSON_GetObjectItemCaseSensitive(item, "id"),
                 *content = cJSON_GetObjectItemCaseSensitive(item, "content");
@@ -215,18 +215,20 @@ static k2_code take_root(k2_tokenizer *t, const cJSON *root, k2_error *err)
 {
     static const char *const keys[] = {"version",       "truncation",     "padding", "added_tokens", "normalizer",
                                        "pre_tokenizer", "post_processor", "decoder", "model"};
-    k2_code code = k2i_json_known(root, "tokenizer", keys, K2_COUNT(keys), err);
-    if (code == K2_OK) code = k2i_json_refuse(root, "tokenizer", "truncation", err);
-    if (code == K2_OK) code = k2i_json_refuse(root, "tokenizer", "padding", err);
-    if (code == K2_OK) code = k2i_json_normalizer(t, cJSON_GetObjectItemCaseSensitive(root, "normalizer"), "normalizer", err);
-    if (code == K2_OK) code = k2i_json_pre_tokenizer(t, cJSON_GetObjectItemCaseSensitive(root, "pre_tokenizer"), err);
-    if (code == K2_OK) code = k2i_json_outer(cJSON_GetObjectItemCaseSensitive(root, "post_processor"), "post_processor", err);
-    if (code == K2_OK) code = k2i_json_outer(cJSON_GetObjectItemCaseSensitive(root, "decoder"), "decoder", err);
+    k2_code code = k2i_tokjson_known(root, "tokenizer", keys, K2_COUNT(keys), err);
+    if (code == K2_OK) code = k2i_tokjson_refuse(root, "tokenizer", "truncation", err);
+    if (code == K2_OK) code = k2i_tokjson_refuse(root, "tokenizer", "padding", err);
+    if (code == K2_OK)
+        code = k2i_tokjson_normalizer(t, cJSON_GetObjectItemCaseSensitive(root, "normalizer"), "normalizer", err);
+    if (code == K2_OK) code = k2i_tokjson_pre_tokenizer(t, cJSON_GetObjectItemCaseSensitive(root, "pre_tokenizer"), err);
+    if (code == K2_OK)
+        code = k2i_tokjson_outer(cJSON_GetObjectItemCaseSensitive(root, "post_processor"), "post_processor", err);
+    if (code == K2_OK) code = k2i_tokjson_outer(cJSON_GetObjectItemCaseSensitive(root, "decoder"), "decoder", err);
     if (code == K2_OK) code = take_all_added(t, cJSON_GetObjectItemCaseSensitive(root, "added_tokens"), err);
     return code == K2_OK ? take_model(t, cJSON_GetObjectItemCaseSensitive(root, "model"), err) : code;
 }
 
-k2_code k2i_json_parse(k2_tokenizer *t, const char *bytes, size_t n, k2_error *err)
+k2_code k2i_tokjson_parse(k2_tokenizer *t, const char *bytes, size_t n, k2_error *err)
 {
     const char *fault = k2_json_fault(bytes, n, 64);
     if (fault) return k2_error_set(err, K2_BAD_INPUT, "%s", fault);
