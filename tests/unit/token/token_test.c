@@ -207,7 +207,9 @@ static void chats_are_laid_out(void **state)
     k2_error err;
     k2_tokens ids;
     k2_tokens_init(&ids, 12);
-    const k2_token_message chat[] = {{.role = "system", .content = "s", .content_bytes = 1}, {.role = "user", .content = "hi", .content_bytes = 2}, {.role = "assistant", .content = "", .content_bytes = 0}};
+    const k2_token_message chat[] = {{.role = "system", .content = "s", .content_bytes = 1},
+                                     {.role = "user", .content = "hi", .content_bytes = 2},
+                                     {.role = "assistant", .content = "", .content_bytes = 0}};
     const int32_t want[] = {261, 's', 263, 259, 'h', 'i', 263, 260, 263, 260};
     assert_int_equal(k2_tokenizer_chat(t, chat, 3, true, &ids, &err), K2_OK);
     assert_int_equal(ids.count, K2_COUNT(want));
@@ -219,7 +221,8 @@ static void chats_are_laid_out(void **state)
     assert_int_equal(ids.count, 9);
     k2_tokens_clear(&ids);
     assert_int_equal(k2_tokenizer_chat(t, chat, 0, true, &ids, &err), K2_BAD_INPUT);
-    const k2_token_message wrong[] = {{.role = "user", .content = "hi", .content_bytes = 2}, {.role = "tool", .content = "x", .content_bytes = 1}};
+    const k2_token_message wrong[] = {{.role = "user", .content = "hi", .content_bytes = 2},
+                                      {.role = "tool", .content = "x", .content_bytes = 1}};
     assert_int_equal(k2_tokenizer_chat(t, wrong, 2, true, &ids, &err), K2_BAD_INPUT);
     assert_non_null(strstr(err.text, "messages[1].role: \"tool\""));
     assert_int_equal(ids.count, 0);
