@@ -56,7 +56,10 @@ static void loss_run(k2i_replica *r, const k2i_pass *pass, const k2i_seq *s, uin
     k2i_loss_in in = {.count = n, .logp = logp, .logp_old = old, .weight = r->weight, .advantage = s->advantage};
     memset(r->dlogp + row, 0, s->first * sizeof(float));
     pass->ops->eval(&pass->scale, &in, loss, r->dlogp + at);
-    for (uint32_t t = 0; t < n; t++) sums[K2I_SUM_ENTROPY] += (double)r->entropy[at + t];
+    for (uint32_t t = 0; t < n; t++) {
+        sums[K2I_SUM_ENTROPY] += (double)r->entropy[at + t];
+        if (r->dlogp[at + t] != 0) sums[K2I_SUM_MOVES] = 1;
+    }
     sums[K2I_SUM_PREDICTIONS] += n;
     if (!k2_kern_finite(n, logp) || !k2_kern_finite(n, r->dlogp + at)) sums[K2I_SUM_BAD] = 1;
 }
@@ -66,7 +69,9 @@ static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *mic
 {
     const k2i_pass *pass = job->pass;
     k2_model_batch batch = micro_fill(r, pass, micro);
-    k2_model_out out = {.logp = r->logp, .entropy = r->entropy, .loads = r->loads, .tops = r->tops};
+    double balance = 0;
+    if (job->train) batch.balance_weight = (float)(pass->balance_weight / (double)pass->scale.trajectories);
+    k2_model_out out = {.balance = &balance, .logp = r->logp, .entropy = r->entropy, .loads = r->loads, .tops = r->tops};
     uint64_t number = (uint64_t)(micro - pass->micros), lane = number % job->l->config.lanes;
     size_t mark = k2_arena_mark(&r->arena);
     uint32_t span = k2_flight_begin(K2_FLIGHT_MICRO, k2_flight_text("forward"), number, lane, micro->tokens);
@@ -77,6 +82,7 @@ static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *mic
         memcpy(pass->logp + s->at, r->logp + r->starts[i] + s->first, (s->rows - s->first) * sizeof(float));
         if (job->train) loss_run(r, pass, s, r->starts[i], sums, loss);
     }
+    sums[K2I_SUM_BALANCE] += balance;
     sums[K2I_SUM_TOKENS] += (double)batch.tokens_count;
     for (uint32_t e = 0; e < job->l->loads_count; e++) sums[K2I_SUM_COUNT + e] += (double)r->loads[e];
     double *tops = sums + K2I_SUM_COUNT + job->l->loads_count;

@@ -308,9 +308,9 @@ k2_code k2i_learner_update(k2i_learner *l, const k2i_pass *pass, const k2i_updat
     l->bad_at = K2I_SPOILS_NONE;
     k2_code code = gradient_make(l, pass, &o, err);
     double scale = update->clip_norm > 0 && o.grad_norm > update->clip_norm ? update->clip_norm / o.grad_norm : 1;
-    /* Without a gradient (every group's rewards are equal) there is nothing to learn: old momentum alone must not move the
-     * weights. */
-    bool moves = code == K2_OK && !o.bad && o.grad_norm > 0;
+    /* Without a gradient of the loss (every group's rewards are equal) there is nothing to learn: old momentum, or the small
+     * auxiliary loss that AdamW would blow up, must not move the weights. */
+    bool moves = code == K2_OK && !o.bad && o.grad_norm > 0 && o.sums[K2I_SUM_MOVES] != 0;
     if (moves) code = update_try(l, update, scale, &o, err);
     o.skipped = o.bad != NULL;
     o.score_max = -INFINITY;

@@ -67,6 +67,7 @@ typedef struct k2i_pass {
     const uint8_t *use;     /* K2I_USE_*; NULL: all current */
     bool correct_current;   /* importance-correct tokens of the current version too */
     k2i_correction correction;
+    double balance_weight;  /* of the sequence auxiliary loss, averaged over the batch's sequences; 0: none */
 } k2i_pass;
 
 /* Called with a pass of sequence i alone, scaled as in the step that it is part of. */
@@ -87,6 +88,8 @@ typedef void (*k2i_visit)(void *arg, const k2i_pass *one, uint32_t i);
     X(MISMATCH, ADD)   /* |old - rollout| over them */                                                  \
     X(MISMATCH_MAX, MAX)                                                                                \
     X(WEIGHT, ADD)     /* importance corrections over loss tokens */                                    \
+    X(BALANCE, ADD)    /* sequence auxiliary loss, over MoE layers and sequences; 0 where it has no weight */  \
+    X(MOVES, MAX)      /* 1: the loss has a gradient */                                                 \
     X(BAD, MAX)        /* 1: something was NaN or infinite */
 
 enum {

@@ -174,12 +174,17 @@ static k2_code sequences_train(const k2_config *c, k2i_learner *l, uint64_t step
     uint64_t began = k2_now_ns();
     k2i_outcome outcome;
     k2i_update update = update_make(c, step);
-    k2i_pass pass = {.ops = k2i_loss_find("cross_entropy"), .seqs = s->seqs, .micros = s->micros, .logp = s->logp};
+    k2i_pass pass = {.ops = k2i_loss_find("cross_entropy"),
+                     .seqs = s->seqs,
+                     .micros = s->micros,
+                     .logp = s->logp,
+                     .balance_weight = c->trainer_balance_weight};
     k2_code code = k2i_pack(s->lengths, s->count, (uint32_t)c->trainer_micro_tokens, (uint32_t)c->trainer_grad_lanes, s->micros,
                             &pass.micro_count, err);
     pass.scale = (k2i_loss_scale){.trajectories = s->count, .tokens = s->predictions};
     if (code == K2_OK) code = k2i_learner_update(l, &pass, &update, &outcome, err);
     if (code != K2_OK) return code;
+    k2i_metrics_set(metrics, "balance", outcome.sums[K2I_SUM_BALANCE] / s->count);
     step_report(&outcome, &update, l, (double)(k2_now_ns() - began) / 1e9, metrics);
     *bad = outcome.bad;
     return K2_OK;

@@ -204,7 +204,8 @@ static bool minibatch_plan(rl_step *s, const k2i_loss_ops *ops, uint64_t part, k
                        .correct_current = s->config->trainer_correction,
                        .correction = {.masks = strcmp(s->config->trainer_correction_kind, "icepop") == 0,
                                       .min = s->config->trainer_correction_min,
-                                      .max = s->config->trainer_correction_max}};
+                                      .max = s->config->trainer_correction_max},
+                       .balance_weight = s->config->trainer_balance_weight};
     k2_code code = k2i_pack(s->lengths + from, n, (uint32_t)s->config->trainer_micro_tokens,
                             (uint32_t)s->config->trainer_grad_lanes, s->micros, &pass->micro_count, &err);
     K2_ASSERT(code == K2_OK); /* k2i_rl_check has seen every length */
@@ -344,6 +345,7 @@ static void step_report(const rl_step *s, const k2_batch *batch, bool skipped, d
     k2i_metrics_set(m, "ratio_max", ratios ? last[K2I_SUM_RATIO_MAX] : 1);
     k2i_metrics_set(m, "clip_share", share(last[K2I_SUM_CLIPPED], last[K2I_SUM_LOSS_TOKENS]));
     rewards_report(s, m);
+    k2i_metrics_set(m, "balance", share(first[K2I_SUM_BALANCE], s->count));
     k2i_metrics_set(m, "attn_score_max", s->score_max);
     k2i_metrics_set(m, "qk_clipped", s->qk_clipped);
     if (s->updates > 0) k2i_metrics_loads(m, s->l);

@@ -45,7 +45,8 @@
  *
  * Metrics of a step (names in DONE and in metrics.jsonl): loss, grad_norm, lr, tokens (all tokens through the model),
  * tokens_loss (tokens in the loss), seconds, tokens_per_s, entropy, skipped, load_max_vio (mean over MoE layers of max load /
- * mean load - 1), load_max_vio_max (worst layer), load_max_vio.<layer>, attn_score_max (largest attention score of any head),
+ * mean load - 1), load_max_vio_max (worst layer), load_max_vio.<layer>, balance (sequence auxiliary loss without
+ * its weight, a sequence's sum over layers; each layer's is 1 where all experts are used evenly), attn_score_max (largest attention score of any head),
  * qk_clipped (heads that were scaled down); for TRAIN also reward_mean, reward_std, mismatch_mean
  * and mismatch_max (|log-prob trainer - log-prob rollout| over tokens of the current version: 0 with the built-in engine),
  * ratio_mean, ratio_min, ratio_max (pi_new / pi_old of the last update), clip_share, masked_tokens (generated tokens out of the

@@ -68,6 +68,8 @@
          "outside of its bounds a correction is set to the bound (tis), or its token leaves the loss (icepop: try 0.5 and 5)")   \
     F64(trainer_correction_min, "trainer.correction_min", 0, 0, 1, SAME, "lower bound of the correction")                        \
     F64(trainer_correction_max, "trainer.correction_max", 2, 1, 1000, SAME, "upper bound of the correction")                     \
+    F64(trainer_balance_weight, "trainer.balance_weight", 0, 0, 1000, SAME,                                                      \
+        "coefficient of DeepSeek's sequence-wise auxiliary loss (Kimi K2: 1e-4), averaged over sequences; 0 = off")              \
     F64(trainer_length_weight, "trainer.length_reward.weight", 0, 0, 1000, SAME,                                                 \
         "share of k1.5's length reward within a group: the shorter of right answers are worth more; 0 = off")                    \
     U64(trainer_length_from, "trainer.length_reward.from_step", 0, 0, 100000000, SAME, "first step that has it")                 \

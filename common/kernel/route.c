@@ -98,3 +98,44 @@ void k2_kern_route_bwd(const k2_router *r, size_t rows, const float *scores, con
         }
     }
 }
+
+void k2_kern_route_load(const k2_router *r, size_t tokens, const uint32_t *index, float *load)
+{
+    float unit = (float)r->experts / ((float)r->topk * (float)tokens);
+    for (uint32_t e = 0; e < r->experts; e++) load[e] = 0.0f;
+    for (size_t i = 0; i < tokens * r->topk; i++) load[index[i]] += 1.0f; /* exact: counts stay below 2^24 */
+    for (uint32_t e = 0; e < r->experts; e++) load[e] *= unit;
+}
+
+/* Sum of a row's scores, and of load times score. */
+static void row_sums(const k2_router *r, const float *scores, const float *load, float *sum, float *loaded)
+{
+    *sum = 1e-20f;
+    *loaded = 0.0f;
+    for (uint32_t e = 0; e < r->experts; e++) {
+        *sum += scores[e];
+        *loaded = fmaf(load[e], scores[e], *loaded);
+    }
+}
+
+double k2_kern_route_balance(const k2_router *r, size_t tokens, const float *scores, const float *load)
+{
+    double total = 0;
+    for (size_t t = 0; t < tokens; t++, scores += r->experts) {
+        float sum, loaded;
+        row_sums(r, scores, load, &sum, &loaded);
+        total += (double)(loaded / sum);
+    }
+    return total / (double)tokens;
+}
+
+void k2_kern_route_balance_bwd(const k2_router *r, size_t tokens, float g, const float *load, size_t rows, const float *scores,
+                               float *d_logits)
+{
+    for (size_t t = 0; t < rows; t++, scores += r->experts, d_logits += r->experts) {
+        float sum, loaded;
+        row_sums(r, scores, load, &sum, &loaded);
+        float by = g / ((float)tokens * sum), mean = loaded / sum;
+        for (uint32_t e = 0; e < r->experts; e++) d_logits[e] += by * (load[e] - mean) * scores[e] * (1.0f - scores[e]);
+    }
+}

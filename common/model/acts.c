@@ -82,6 +82,7 @@ void k2i_pass_carve(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t ro
         k2i_scratch s = {.rows_a = floats(c, K2I_ROWS, d->hidden_size), .rows_b = floats(c, K2I_ROWS, d->hidden_size)};
         s.wide = floats(c, K2I_ROWS, wide);
         s.attn = floats(c, 2 * d->num_attention_heads, (longest + 15) / 16 * 16);
+        s.load = floats(c, 1, d->n_routed_experts);
         s.top = floats(c, 1, d->num_attention_heads);
         s.logits = floats(c, p->logits_rows, d->vocab_size);
         if (c->arena) p->scratch[i] = s;

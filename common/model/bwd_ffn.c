@@ -52,6 +52,22 @@ static void dense_rows(k2i_back *b, size_t t, size_t n, k2i_scratch *s)
     rows_through(b, t, n, s, false);
 }
 
+/* Rows [t, t+n) may be of several sequences; each needs the loads of all of its own. */
+static void balance_rows(k2i_back *b, size_t t, size_t n, k2i_scratch *s)
+{
+    const k2_router *r = &b->p->m->router;
+    const k2i_acts *a = b->p->a;
+    size_t end = t + n;
+    for (size_t q = 0; t < end; q++) {
+        size_t from = b->seq_starts[q], to = b->seq_starts[q + 1], rows = K2_MIN(to, end) - t;
+        if (to <= t) continue;
+        k2_kern_route_load(r, to - from, a->index + from * r->topk, s->load);
+        k2_kern_route_balance_bwd(r, to - from, b->balance_weight, s->load, rows, a->scores + t * r->experts,
+                                  b->g->d_scores + t * r->experts);
+        t += rows;
+    }
+}
+
 /* Router and shared expert. The gradient of a routing weight is the output's gradient along that expert's output. */
 static void moe_rows(k2i_back *b, size_t t, size_t n, k2i_scratch *s)
 {
@@ -66,6 +82,7 @@ static void moe_rows(k2i_back *b, size_t t, size_t n, k2i_scratch *s)
         }
     }
     k2_kern_route_bwd(&m->router, n, a->scores + t * E, a->index + t * K, d_weight, d_scores);
+    if (b->balance_weight > 0) balance_rows(b, t, n, s);
     k2i_linear_bwd(m->params + layer_of(b)->off[K2I_W_router], E, D, n, d_scores, E, b->g->dh + t * D, D, false);
     if (m->width_shared) rows_through(b, t, n, s, true);
 }

@@ -140,6 +140,7 @@ typedef struct k2_model_batch {
     const int32_t *tokens;           /* [T] ids in [0, V) */
     const uint32_t *seq_starts;      /* [S+1], rising from 0 to T; a sequence has 1 .. max_position_embeddings tokens */
     const int32_t *targets;          /* [T] the id whose log-probability row t gives (for a language model tokens[t+1]); -1: none */
+    float balance_weight;            /* the backward adds this times the gradient of out->balance; 0: none of it is computed */
 } k2_model_batch;
 
 /* Where the forward writes. */
@@ -147,6 +148,7 @@ typedef struct k2_model_out {
     float *logp;     /* [T] log-probability of targets[t] at temperature 1; 0 where targets[t] is -1 */
     float *entropy;  /* [T] entropy of the row's distribution, nats; 0 where there is no target; may be NULL */
     uint32_t *loads; /* [moe layers, E] tokens that chose each expert, written (not added); may be NULL */
+    double *balance; /* k2_kern_route_balance summed over MoE layers and sequences, where the batch weighs it; may be NULL */
     float *tops;     /* [L, H] the largest attention score of each head over all rows, as it goes into softmax; may be NULL */
 } k2_model_out;
 
@@ -167,7 +169,7 @@ k2_model_acts *k2_model_fwd(k2_model *m, const k2_model_batch *batch, k2_arena *
 
 /* k2_model_bwd - add the gradient of a loss to a flat vector, given its derivative by each log-probability.
  *
- *   grads[i] += sum_t dlogp[t] * d logp[t] / d param[i]
+ *   grads[i] += sum_t dlogp[t] * d logp[t] / d param[i] + balance_weight * d balance / d param[i]
  *
  * Mean cross-entropy over n targets is dlogp[t] = -1/n. Rows without target ignore dlogp. For every parameter tokens are
  * added in batch order onto what `grads` holds, so calls in a fixed order give fixed bits with any number of threads.

@@ -68,6 +68,7 @@ typedef struct k2i_scratch {
     float *rows_a, *rows_b; /* [ROWS, D] */
     float *wide;            /* [ROWS, max(I, F, n_shared F)] */
     float *attn;            /* [2, H, longest sequence] */
+    float *load;            /* [E] of one sequence */
     float *top;             /* [H] largest scores of the layer at work; used where pass->tops is */
     float *logits;          /* [logits rows, V] */
 } k2i_scratch;
@@ -153,6 +154,7 @@ typedef struct k2i_back {
     k2i_grads *g;
     const uint32_t *seq_starts; /* [seqs_count+1] */
     size_t seqs_count;
+    float balance_weight;
     void (*rows_fn)(struct k2i_back *b, size_t t, size_t n, k2i_scratch *s);
 } k2i_back;
 

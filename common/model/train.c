@@ -114,6 +114,20 @@ static void phase_head(void *arg, size_t task, uint32_t member)
     }
 }
 
+/* Of one layer, all its sequences. */
+static double balance_of(const k2_model_acts *acts, const k2i_acts *a)
+{
+    const k2_router *r = &acts->m->router;
+    float *load = acts->pass.scratch[0].load;
+    double sum = 0;
+    for (size_t s = 0; s < acts->batch.seqs_count; s++) {
+        size_t from = acts->batch.seq_starts[s], n = acts->batch.seq_starts[s + 1] - from;
+        k2_kern_route_load(r, n, a->index + from * r->topk, load);
+        sum += k2_kern_route_balance(r, n, a->scores + from * r->experts, load);
+    }
+    return sum;
+}
+
 k2_model_acts *k2_model_fwd(k2_model *m, const k2_model_batch *batch, k2_arena *arena, const k2_model_out *out)
 {
     batch_check(m, batch);
@@ -121,10 +135,13 @@ k2_model_acts *k2_model_fwd(k2_model *m, const k2_model_batch *batch, k2_arena *
     k2_model_acts *acts = acts_begin(m, batch, arena);
     uint32_t layers = m->d.num_hidden_layers;
     acts->pass.tops = out->tops;
+    if (out->balance) *out->balance = 0;
     k2i_embed(&acts->pass, batch->tokens, acts->layers[0].x);
     for (uint32_t i = 0; i < layers; i++) {
         k2i_layer_fwd(&acts->pass, i, &acts->layers[i], i + 1 < layers ? acts->layers[i + 1].x : acts->x_last);
-        if (!out->loads || !m->layers[i].moe) continue;
+        if (!m->layers[i].moe) continue;
+        if (out->balance && batch->balance_weight > 0) *out->balance += balance_of(acts, &acts->layers[i]);
+        if (!out->loads) continue;
         uint32_t *loads = out->loads + (size_t)m->layers[i].moe_index * m->d.n_routed_experts;
         const uint32_t *starts = acts->layers[i].starts;
         for (uint32_t e = 0; e < m->d.n_routed_experts; e++) loads[e] = starts[e + 1] - starts[e];
@@ -157,8 +174,11 @@ void k2_model_bwd(k2_model *m, k2_model_acts *acts, const float *dlogp, float *g
     acts->used = true;
     k2_hot_begin();
     acts->grads.flat = grads;
-    k2i_back b = {
-        .p = &acts->pass, .g = &acts->grads, .seq_starts = acts->batch.seq_starts, .seqs_count = acts->batch.seqs_count};
+    k2i_back b = {.p = &acts->pass,
+                  .g = &acts->grads,
+                  .seq_starts = acts->batch.seq_starts,
+                  .seqs_count = acts->batch.seqs_count,
+                  .balance_weight = acts->batch.balance_weight};
     k2i_head_bwd(acts, dlogp);
     for (uint32_t i = m->d.num_hidden_layers; i-- > 0;) {
         acts->pass.layer = i;

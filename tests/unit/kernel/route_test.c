@@ -125,13 +125,60 @@ static void team_runs_each_task_once(void **state)
     }
 }
 
+/* The published form, written out in double for logits given. */
+static double balance_of(const k2_router *r, size_t tokens, const double *logits, const uint32_t *index)
+{
+    double loss = 0;
+    for (uint32_t e = 0; e < r->experts; e++) {
+        double f = 0, mean = 0;
+        for (size_t t = 0; t < tokens; t++) {
+            double sum = 0;
+            for (uint32_t j = 0; j < r->experts; j++) sum += 1 / (1 + exp(-logits[t * r->experts + j]));
+            mean += 1 / (1 + exp(-logits[t * r->experts + e])) / sum / (double)tokens;
+            for (uint32_t k = 0; k < r->topk; k++) f += index[t * r->topk + k] == e;
+        }
+        loss += f * r->experts / (r->topk * (double)tokens) * mean;
+    }
+    return loss;
+}
+
+static void balance_is_right(void **state)
+{
+    (void)state;
+    enum { T = 7, E = 5, K = 2 };
+    const k2_router r = {.experts = E, .topk = K, .groups = 1, .topk_group = 1, .scale = 1.5f, .norm = true};
+    float *logits = test_floats(T * E, 31, 2.0), scores[T * E], weight[T * K], bias[E] = {0.5f}, load[E], d_logits[T * E] = {0};
+    double wide[T * E];
+    uint32_t index[T * K];
+    k2_kern_route_fwd(&r, T, logits, bias, scores, index, weight);
+    k2_kern_route_load(&r, T, index, load);
+    for (int i = 0; i < T * E; i++) wide[i] = (double)logits[i];
+    assert_true(fabs(k2_kern_route_balance(&r, T, scores, load) - balance_of(&r, T, wide, index)) < 1e-6);
+    k2_kern_route_balance_bwd(&r, T, 2, load, 3, scores, d_logits);
+    k2_kern_route_balance_bwd(&r, T, 2, load, T - 3, scores + 3 * E, d_logits + 3 * E);
+    for (int i = 0; i < T * E; i++) {
+        double at = wide[i];
+        wide[i] = at + 1e-5;
+        double up = balance_of(&r, T, wide, index);
+        wide[i] = at - 1e-5;
+        double down = balance_of(&r, T, wide, index);
+        wide[i] = at;
+        assert_true(fabs((double)d_logits[i] - 2 * (up - down) / 2e-5) < 1e-6);
+    }
+    for (int i = 0; i < T * E; i++) scores[i] = 0.5f;
+    for (int i = 0; i < T * K; i++) index[i] = (uint32_t)i % E;
+    k2_kern_route_load(&r, 5, index, load); /* each expert twice */
+    assert_true(fabs(k2_kern_route_balance(&r, 5, scores, load) - 1) < 1e-6);
+    k2_free(logits);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ties_go_to_the_lowest_index), cmocka_unit_test(bias_selects_but_does_not_weigh),
         cmocka_unit_test(groups_limit_the_choice),     cmocka_unit_test(nan_still_gives_distinct_experts),
         cmocka_unit_test(backward_is_right),           cmocka_unit_test(yarn_has_kimi_k2s_numbers),
-        cmocka_unit_test(team_runs_each_task_once),
+        cmocka_unit_test(team_runs_each_task_once),    cmocka_unit_test(balance_is_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

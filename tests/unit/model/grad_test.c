@@ -5,8 +5,9 @@
 static double loss(k2_model *m, const k2_model_batch *b, const float *weight)
 {
     float *logp = k2_alloc_array(b->tokens_count, sizeof(float));
-    test_run(m, 1, b, &(k2_model_out){.logp = logp}, NULL, NULL);
-    double sum = 0;
+    double balance;
+    test_run(m, 1, b, &(k2_model_out){.logp = logp, .balance = &balance}, NULL, NULL);
+    double sum = (double)b->balance_weight * balance;
     for (size_t t = 0; t < b->tokens_count; t++) sum += (double)logp[t] * (double)weight[t];
     k2_free(logp);
     return sum;
@@ -53,7 +54,7 @@ static void check_direction(k2_model *m, const k2_model_batch *b, const float *w
         fail_msg("%s: differences give %.6g, the backward %.6g (limit %.2g)", p->name, got, along, limit);
 }
 
-static void check_model(int kind)
+static void check_model_with(int kind, float balance_weight)
 {
     k2_dims d = test_dims(kind);
     k2_model *m = test_model(&d, 1, 7 + (uint64_t)kind);
@@ -67,6 +68,7 @@ static void check_model(int kind)
     k2_model_params_changed(m);
     const uint32_t lens[] = {1, 9, 5};
     test_batch t = test_batch_new(&d, lens, 3, 11);
+    t.b.balance_weight = balance_weight;
     float weight[15], logp[15], *grads = k2_alloc_array(l->floats, sizeof(float));
     for (size_t i = 0; i < 15; i++) weight[i] = (float)(2 * k2_rand_unit(3, K2_STREAM_TEST, 4, i) - 1);
     test_run(m, 1, &t.b, &(k2_model_out){.logp = logp}, weight, grads);
@@ -88,6 +90,12 @@ static void check_model(int kind)
     k2_free(grads);
     test_batch_free(&t);
     k2_model_free(m);
+}
+
+static void check_model(int kind)
+{
+    check_model_with(kind, 0);
+    check_model_with(kind, 3); /* as heavy as the rest, that it may be seen */
 }
 
 static void plain(void **state)
@@ -122,6 +130,7 @@ static void bits_do_not_depend_on_threads_or_path(void **state)
         k2_dims d = test_dims(kind);
         const uint32_t lens[] = {70, 3, 90, 1, 20};
         test_batch t = test_batch_new(&d, lens, 5, 21);
+        t.b.balance_weight = 0.5f;
         float *want = NULL, *logp_want = NULL;
         for (uint32_t run = 0; run < 5; run++) {
             static const struct {

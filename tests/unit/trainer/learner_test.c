@@ -136,6 +136,59 @@ static void test_muon_clip(void **state)
     assert_true(k2_digest_equal(expected, fixture_run(2, clip_body, &three)));
 }
 
+/* The auxiliary loss evens out what a strong router would crowd, and its figures do not depend on ranks. */
+static double balance_after(fixture_rank *r, double weight)
+{
+    k2i_learner *l = fixture_learner(r->coll, 1, 32);
+    k2i_update u = update;
+    u.bias_rate = 0;
+    text *x = k2_alloc(sizeof(*x));
+    k2i_outcome outcome;
+    k2_error err;
+    for (int s = 0; s < 20; s++) {
+        text_fill(x, 0);
+        x->pass.balance_weight = s < 19 ? weight : 1; /* the last pass measures it */
+        K2_ASSERT(k2i_learner_update(l, &x->pass, &u, &outcome, &err) == K2_OK && !outcome.skipped);
+    }
+    r->digest = fixture_digest(l);
+    k2_free(x);
+    k2i_learner_free(l);
+    return outcome.sums[K2I_SUM_BALANCE] / SEQS;
+}
+
+static void balance_body(fixture_rank *r)
+{
+    double without = balance_after(r, 0), with = balance_after(r, 1);
+    K2_ASSERT(with < without && with > 0.5);
+}
+
+/* Where the loss has no gradient the auxiliary one alone moves nothing. */
+static void balance_alone_body(fixture_rank *r)
+{
+    k2i_learner *l = fixture_learner(r->coll, 1, 32);
+    text *x = k2_alloc(sizeof(*x));
+    k2i_outcome outcome;
+    k2_error err;
+    uint8_t *use = k2_alloc(sizeof(x->logp));
+    text_fill(x, 0);
+    x->pass.use = use; /* all K2I_USE_NONE */
+    x->pass.balance_weight = 1;
+    k2_digest before = fixture_digest(l);
+    K2_ASSERT(k2i_learner_update(l, &x->pass, &update, &outcome, &err) == K2_OK && !outcome.skipped);
+    K2_ASSERT(outcome.grad_norm > 0 && k2_digest_equal(before, fixture_digest(l)));
+    r->digest = before;
+    k2_free(use);
+    k2_free(x);
+    k2i_learner_free(l);
+}
+
+static void test_balance(void **state)
+{
+    (void)state;
+    assert_true(k2_digest_equal(fixture_run(1, balance_body, NULL), fixture_run(2, balance_body, NULL)));
+    fixture_run(2, balance_alone_body, NULL);
+}
+
 /* The bias moves by its rate, against the load; nothing else of the optimizer touches it. */
 static void bias_body(fixture_rank *r)
 {
@@ -231,9 +284,13 @@ static void test_memory_is_known(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),       cmocka_unit_test(test_learns),
-        cmocka_unit_test(test_muon_clip),       cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_nan_is_skipped),  cmocka_unit_test(test_overflow_is_skipped),
+        cmocka_unit_test(test_same_bits),
+        cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_muon_clip),
+        cmocka_unit_test(test_balance),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_nan_is_skipped),
+        cmocka_unit_test(test_overflow_is_skipped),
         cmocka_unit_test(test_memory_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

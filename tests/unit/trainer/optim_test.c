@@ -136,6 +136,19 @@ static void test_schedules(void **state)
     assert_float_equal(k2i_schedule_lr(&s, 20), 2, 0);
     assert_float_equal(k2i_schedule_lr(&s, 25), 1.25, 1e-12);
     assert_float_equal(k2i_schedule_lr(&s, 30), 0.5, 0);
+    /* Kimi K2: 500 steps up to 2e-4, constant for 10 of 15.5 T tokens at 67 M a step, half a cosine down to 2e-5. */
+    uint64_t total = 15500000 / 67, decay = 5500000 / 67;
+    s = (k2i_schedule){
+        .kind = k2i_schedule_find("wsd"), .lr = 2e-4, .lr_min = 2e-5, .warmup = 500, .decay = decay, .total = total};
+    assert_float_equal(k2i_schedule_lr(&s, 250), 1e-4, 1e-18);
+    assert_float_equal(k2i_schedule_lr(&s, 500), 2e-4, 0);
+    assert_float_equal(k2i_schedule_lr(&s, total - decay), 2e-4, 0);
+    for (uint64_t i = 1; i < 10; i++) { /* Megatron's min + (max - min) (cos(pi x) + 1) / 2 */
+        double x = (double)(decay * i / 10) / (double)decay;
+        double expected = 2e-5 + 1.8e-4 * 0.5 * (cos(acos(-1.0) * x) + 1);
+        assert_float_equal(k2i_schedule_lr(&s, total - decay + decay * i / 10), expected, 1e-16);
+    }
+    assert_float_equal(k2i_schedule_lr(&s, total), 2e-5, 0);
 }
 
 int main(void)
