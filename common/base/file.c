@@ -20,7 +20,7 @@ k2_code k2_file_read(const char *path, size_t max_bytes, char **data, size_t *le
 {
     k2_code code = K2_OK;
     char *bytes = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe in its place must not make us wait */
     if (fd < 0) return k2_error_errno(err, errno, "%s: cannot open", path);
     struct stat st;
     if (fstat(fd, &st) != 0) {

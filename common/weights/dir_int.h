@@ -11,5 +11,7 @@
 
 /* What a missing tensor is missing in: the path of the single file or of the index. */
 const char *k2i_dir_where(const k2_weights_dir *d);
+/* A directory that consists of this one file, whose bytes may be anywhere; close closes the file, too. */
+k2_weights_dir *k2i_dir_of_file(const char *name, k2_weights_file *f, k2_weights_quant quant);
 
 #endif

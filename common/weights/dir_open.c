@@ -129,6 +129,20 @@ static void items_list(k2_weights_dir *d)
 
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
+k2_weights_dir *k2i_dir_of_file(const char *name, k2_weights_file *f, k2_weights_quant quant)
+{
+    k2_weights_dir *d = k2_alloc(sizeof *d);
+    *d = (k2_weights_dir){.where = k2_strdup(name),
+                          .quant = quant,
+                          .file_count = 1,
+                          .files = k2_alloc(sizeof *d->files),
+                          .paths = k2_alloc(sizeof *d->paths)};
+    d->files[0] = f;
+    d->paths[0] = k2_strdup(name);
+    items_list(d);
+    return d;
+}
+
 k2_code k2_weights_dir_open(const char *dir, k2_weights_dir **out, k2_error *err)
 {
     k2_weights_dir *d = k2_alloc(sizeof *d);
