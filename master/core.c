@@ -16,6 +16,12 @@ const char *k2m_phase_name(k2m_phase p)
     return phase_names[p];
 }
 
+bool k2m_phase_timed(k2m_phase p)
+{
+    return p == K2M_PHASE_START || p == K2M_PHASE_DISTRIBUTE || p == K2M_PHASE_EVAL || p == K2M_PHASE_GENERATE ||
+           p == K2M_PHASE_BATCH || p == K2M_PHASE_LATEST;
+}
+
 /* ---- outbox -------------------------------------------------------------------------------------------------------- */
 
 k2m_action *k2m_act(k2m_core *m, k2m_action_type type)
@@ -566,9 +572,7 @@ static void settle(k2m_core *m)
 /* One deadline over what no command covers: nothing came to an end for master.step_timeout_ms. */
 static void check_progress(k2m_core *m)
 {
-    bool waits = m->phase == K2M_PHASE_START || m->phase == K2M_PHASE_DISTRIBUTE || m->phase == K2M_PHASE_EVAL ||
-                 m->phase == K2M_PHASE_GENERATE || m->phase == K2M_PHASE_BATCH || m->phase == K2M_PHASE_LATEST;
-    if (!waits || m->now_ns - m->progress_ns < m->c.config->master_step_timeout_ms * K2_NS_PER_MS) return;
+    if (!k2m_phase_timed(m->phase) || m->now_ns - m->progress_ns < m->c.config->master_step_timeout_ms * K2_NS_PER_MS) return;
     char owes[K2M_TEXT_MAX];
     k2m_waits_log(m);
     k2m_core_owes(m, owes, sizeof owes);

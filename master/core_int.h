@@ -435,6 +435,8 @@ void k2m_log(k2m_core *m, int level, const char *fmt, ...) __attribute__((format
 void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void k2m_stacks_ask(k2m_core *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void k2m_phase_set(k2m_core *m, k2m_phase p);
+/* Something must come to an end in it every master.step_timeout_ms; the other phases have their commands' deadlines. */
+bool k2m_phase_timed(k2m_phase p);
 void k2m_report_put(k2m_core *m, const k2m_report *report);
 void k2m_decide(k2m_core *m);
 

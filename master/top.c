@@ -158,6 +158,19 @@ static void on_resize(void *arg, int signum)
     draw(arg);
 }
 
+/* Ctrl-Z: the shell gets its screen back. We stand still inside raise, unless there is no shell to continue us: the kernel
+ * knows. */
+static void on_suspend(void *arg, int signum)
+{
+    struct sigaction ours, usual = {.sa_handler = SIG_DFL};
+    screen_end();
+    sigaction(signum, &usual, &ours);
+    raise(signum);
+    sigaction(signum, &ours, NULL);
+    screen_begin();
+    draw(arg);
+}
+
 static void on_end(void *arg, int signum)
 {
     top *t = arg;
@@ -168,12 +181,15 @@ static void on_end(void *arg, int signum)
 static k2_code watch(top *t, const char *url)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-    k2_signal *signals[K2_COUNT(ends) + 1] = {NULL};
+    k2_signal *signals[K2_COUNT(ends) + 2] = {NULL};
     t->loop = k2_loop_new();
     t->client = k2_net_dial(t->loop, url, &t->err);
     if (t->client) {
         for (size_t i = 0; i < K2_COUNT(ends); i++) signals[i] = k2_loop_signal(t->loop, ends[i], on_end, t);
-        if (t->live) signals[K2_COUNT(ends)] = k2_loop_signal(t->loop, SIGWINCH, on_resize, t);
+        if (t->live) {
+            signals[K2_COUNT(ends)] = k2_loop_signal(t->loop, SIGWINCH, on_resize, t);
+            signals[K2_COUNT(ends) + 1] = k2_loop_signal(t->loop, SIGTSTP, on_suspend, t);
+        }
         t->asked_ns = k2_loop_now_ns(t->loop);
         k2_timer *tick = k2_timer_start(t->loop, 0, t->interval_s * K2_NS_PER_S, on_tick, t);
         if (t->live) screen_begin();

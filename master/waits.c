@@ -409,12 +409,10 @@ static uint32_t slowest(const chain *c)
 
 void k2m_core_waits(const k2m_core *m, uint64_t now_ns, k2m_waits *out)
 {
-    bool timed = m->phase == K2M_PHASE_START || m->phase == K2M_PHASE_DISTRIBUTE || m->phase == K2M_PHASE_EVAL ||
-                 m->phase == K2M_PHASE_GENERATE || m->phase == K2M_PHASE_BATCH || m->phase == K2M_PHASE_LATEST;
     chain c = {.m = m, .out = out, .now_ns = now_ns};
     out->count = out->culprit = 0;
     c.phase_line =
-        line(&c, 0, m->phase_since_ns, timed ? step_deadline(&c, m->progress_ns) : 0, "iteration %llu, step %llu: %s",
+        line(&c, 0, m->phase_since_ns, k2m_phase_timed(m->phase) ? step_deadline(&c, m->progress_ns) : 0, "iteration %llu, step %llu: %s",
              (unsigned long long)m->iteration + 1, (unsigned long long)m->trainer_step, k2m_phase_name(m->phase));
     links(&c);
     others(&c);

@@ -21,7 +21,7 @@ done
 # Live, through a terminal of 30 x 100.
 command -v script >/dev/null || { echo "script is not installed: nothing live"; exit 0; }
 mkfifo "$SCRATCH/keys"
-script -qfec "stty rows 30 cols 100; echo \$\$ >$SCRATCH/shell; $K2RL top $SCRATCH/seen" /dev/null <"$SCRATCH/keys" >"$SCRATCH/screen" 2>&1 &
+SHELL=$BASH script -qfec "set -m; stty rows 30 cols 100; $K2RL top $SCRATCH/seen; echo shell again; fg" /dev/null <"$SCRATCH/keys" >"$SCRATCH/screen" 2>&1 &
 terminal=$!
 masters+=("$terminal")
 exec 7>"$SCRATCH/keys"
@@ -31,6 +31,9 @@ await "word of the stopped master" "grep -q 'the master does not answer (pid $ma
 : >"$SCRATCH/screen"
 kill -CONT "$master"
 await "a picture again" "tr '\r' '\n' <$SCRATCH/screen | tail -n 40 | grep -a -q 'phase    [a-z]* for'"
+printf '\032' >&7 # Ctrl-Z, then fg
+await "the shell and another picture" "tr '\r' '\n' <$SCRATCH/screen | sed '1,/shell again/d' | grep -a -q 'phase    [a-z]* for'"
+tr -d '\n' <"$SCRATCH/screen" | grep -aq $'\033\\[?25h\033\\[?1049l.*shell again.*\033\\[?1049h' || fail "Ctrl-Z does not give the terminal back"
 printf '\003' >&7 # Ctrl-C
 wait "$terminal" || fail "top ended with status $? at Ctrl-C"
 exec 7>&-
