@@ -88,6 +88,8 @@ struct k2i_px_job {
 
     /* COMPLETION and CHAT. */
     k2_openai_request request;
+    bool verbatim; /* more is asked for than one answer that another engine could go on with: the engine's words are passed on as
+                    * they are, and a lost engine means to begin anew, or the end where the client has seen something */
     char answer_id[40];
     uint64_t created;
 
@@ -104,7 +106,8 @@ struct k2i_px_job {
     uint32_t *ids, *prompt_ids;
     float *logprobs;
     size_t count, cap, prompt_count;
-    bool ids_whole, logprobs_whole; /* every token so far had one */
+    k2_openai_list tokens;          /* as "logprobs" tells of them, of an engine that gives their places in the text */
+    bool ids_whole, logprobs_whole, tokens_whole; /* every token so far had one */
     k2_buf text;
     char model[128];
     char finish[24]; /* "" until the answer is whole */

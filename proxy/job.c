@@ -17,7 +17,8 @@ static k2i_px_job *job_new(k2i_px_io *io, k2_http_req *req, k2i_px_kind kind)
     job->kind = kind;
     job->id = job->slot = K2I_PX_NONE;
     job->begin_ns = k2_loop_now_ns(io->loop);
-    job->ids_whole = job->logprobs_whole = true;
+    job->ids_whole = job->logprobs_whole = job->tokens_whole = true;
+    k2_openai_list_init(&job->tokens);
     k2_buf_init(&job->text, K2I_PX_ANSWER_MAX);
     k2_buf_init(&job->pending, K2I_PX_ANSWER_MAX);
     k2_buf_init(&job->forward, K2I_PX_BODY_MAX);
@@ -59,6 +60,7 @@ void k2i_px_job_free(k2i_px_job *job)
     io->job_count--;
     k2_openai_request_fini(&job->request);
     k2_buf_fini(&job->text);
+    k2_openai_list_fini(&job->tokens);
     k2_buf_fini(&job->pending);
     k2_buf_fini(&job->forward);
     k2_buf_fini(&job->reply);
@@ -169,6 +171,8 @@ void k2i_px_job_deliver(k2i_px_job *job, const k2_openai_answer *a)
     out.ids = a->ids;
     out.logprobs = a->logprobs;
     out.count = a->count;
+    out.tokens = a->tokens;
+    out.token_count = a->token_count;
     out.finish_reason = a->finish_reason;
     out.first = !job->delivered;
     if (!job->delivered && job->request.return_token_ids && job->prompt_ids) {
@@ -206,7 +210,7 @@ static void usage_fill(const k2i_px_job *job, k2_openai_answer *a)
 
 static void complete_stream(k2i_px_job *job)
 {
-    if (job->request.include_usage) {
+    if (job->request.include_usage && !job->verbatim) {
         k2_openai_answer a = answer_head(job);
         usage_fill(job, &a);
         if (a.has_usage) {
@@ -228,6 +232,10 @@ static void complete_whole(k2i_px_job *job)
     static const uint32_t none[1];
     if (job->ids_whole && !job->foreign) a.ids = job->ids ? job->ids : none;
     if (job->logprobs_whole && job->request.logprobs && job->count > 0) a.logprobs = job->logprobs;
+    if (a.logprobs && job->tokens_whole && job->tokens.count > 0) {
+        a.tokens = k2_openai_list_tokens(&job->tokens);
+        a.token_count = job->tokens.count;
+    }
     a.count = job->count;
     a.finish_reason = job->finish;
     if (job->request.return_token_ids && job->prompt_ids) {
@@ -244,7 +252,7 @@ static void complete_whole(k2i_px_job *job)
 void k2i_px_job_complete(k2i_px_job *job)
 {
     tell_done(job);
-    if (job->kind == K2I_PX_FORWARD) {
+    if (job->kind == K2I_PX_FORWARD || (job->verbatim && !job->request.stream)) {
         k2_http_respond(job->client, job->status, job->content_type[0] ? job->content_type : "application/json",
                         job->reply.data ? job->reply.data : "", job->reply.len);
         finished(job);
@@ -369,8 +377,9 @@ void k2i_px_completion(k2i_px_io *io, k2_http_req *req, bool chat)
     }
     k2i_px_job *job = job_new(io, req, chat ? K2I_PX_CHAT : K2I_PX_COMPLETION);
     job->request = r;
+    job->verbatim = r.n > 1 || r.echo || r.has_prompt_logprobs;
     k2i_px_event ev = {.req = {.prompt_tokens = prompt_estimate(&r),
-                               .max_tokens = r.has_max_tokens ? r.max_tokens : MAX_TOKENS_ASSUMED,
+                               .max_tokens = (uint64_t)r.n * (r.has_max_tokens ? r.max_tokens : MAX_TOKENS_ASSUMED),
                                .group = r.k2.group,
                                .has_group = r.k2.has_group,
                                .training = r.k2.train,

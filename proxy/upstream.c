@@ -32,7 +32,7 @@ void k2i_px_upstream_cancel(k2i_px_job *job)
 static bool resumable(const k2i_px_job *job)
 {
     bool prompt = job->prompt_ids || job->request.prompt_ids;
-    if (job->request.stop_count > 0 && !job->delivered) return false;
+    if (job->verbatim || (job->request.stop_count > 0 && !job->delivered)) return false;
     return job->ids_whole && job->count > 0 && prompt;
 }
 
@@ -46,6 +46,10 @@ static void write_body(k2i_px_job *job, k2_buf *out)
 {
     k2i_px_io *io = job->io;
     k2_openai_request r = job->request; /* a view: it owns nothing */
+    if (job->verbatim) {
+        k2_openai_write_request(out, &r, NULL);
+        return;
+    }
     r.stream = r.return_token_ids = true;
     r.include_usage = io->probes[job->slot].counted != engine_key(k2i_px_engine_at(io->core, job->slot));
     job->resumed = job->count > 0;
@@ -97,6 +101,7 @@ void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot)
         snprintf(url, sizeof url, "%s%s", engine->url, chat ? "/v1/chat/completions" : "/v1/completions");
         spec.body = io->body.data;
         spec.body_bytes = io->body.len;
+        if (job->verbatim && !job->request.stream) spec.first_byte_ns = K2_MAX(first_ns, K2I_PX_SCORE_NS);
     }
     job->sent_ns = k2_loop_now_ns(io->loop);
     job->last_ns = 0;
@@ -115,7 +120,8 @@ void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot)
 static void begin_anew(k2i_px_job *job)
 {
     job->count = 0;
-    job->ids_whole = job->logprobs_whole = true;
+    job->ids_whole = job->logprobs_whole = job->tokens_whole = true;
+    k2_openai_list_clear(&job->tokens);
     job->anything = job->looked = job->foreign = false;
     k2_buf_clear(&job->text);
 }
@@ -180,6 +186,10 @@ static void keep_tokens(k2i_px_job *job, const k2_openai_answer *a)
         job->logprobs_whole = false;
     if (!job->ids_whole && a->count > 0) /* log-probabilities without ids: counted, never given as ids */
         memset(job->ids + job->count, 0, a->count * sizeof *job->ids);
+    if (a->tokens && a->token_count == a->count)
+        k2_openai_list_append(&job->tokens, a->tokens, a->token_count);
+    else if (a->count > 0)
+        job->tokens_whole = false;
     job->count += a->count;
     k2_buf_append(&job->text, a->text, a->text_bytes);
 }
@@ -224,6 +234,27 @@ static void tell_progress(k2i_px_job *job, size_t tokens)
     k2i_px_io_step(job->io, &ev);
 }
 
+/* An event that is passed on as it came. The answer is whole when the engine says so, not when one of its choices has ended. */
+static bool on_verbatim(k2i_px_job *job, const char *data, size_t n)
+{
+    k2_openai_parsed *p = &job->io->parsed;
+    k2_error err;
+    if (strcmp(data, "[DONE]") == 0) {
+        memcpy(job->finish, "done", 5);
+        return true;
+    }
+    k2_code code = k2_openai_parse_answer(data, n, p, &err);
+    if (code != K2_OK) {
+        k2i_px_upstream_failed(job, code == K2_PEER_REFUSED ? K2I_PX_ERROR : K2I_PX_BROKEN, err.text);
+        return false;
+    }
+    size_t tokens = p->a.count;
+    job->anything = true;
+    k2i_px_job_deliver_raw(job, data, n);
+    tell_progress(job, tokens);
+    return true;
+}
+
 /* False: the job has gone on without this stream, or is gone. */
 static bool on_event(void *arg, const char *type, const char *data, size_t n)
 {
@@ -231,6 +262,7 @@ static bool on_event(void *arg, const char *type, const char *data, size_t n)
     k2i_px_job *job = arg;
     k2_openai_parsed *p = &job->io->parsed;
     k2_error err;
+    if (job->verbatim) return on_verbatim(job, data, n);
     if (strcmp(data, "[DONE]") == 0) return true; /* the end of the connection's answer tells; it may be used again then */
     k2_code code = k2_openai_parse_answer(data, n, p, &err);
     if (code != K2_OK) {
@@ -324,7 +356,7 @@ static void on_done(void *arg, k2_code code, const char *text)
         k2_openai_read_error(job->reply.data ? job->reply.data : "", job->reply.len, job->status, &e);
         snprintf(said, sizeof said, "the engine answered %d: %.120s", job->status, e.message);
         k2i_px_upstream_failed(job, K2I_PX_ERROR, said);
-    } else if (job->kind == K2I_PX_FORWARD) {
+    } else if (job->kind == K2I_PX_FORWARD || (job->status == 200 && job->verbatim && !job->request.stream)) {
         k2i_px_job_complete(job);
     } else if (job->status == 200) {
         whole_answer(job);

@@ -51,6 +51,18 @@ static size_t rows_max(const k2i_core_config *c)
     return (size_t)c->batch_max + c->prefill_chunk;
 }
 
+static size_t logits_rows(const k2i_core_config *c)
+{
+    return (size_t)c->batch_max + c->prompt_rows;
+}
+
+/* Room for as many plain jobs as there may be, and for one that wants to be told everything of each token. */
+static uint64_t jobs_bytes_max(const k2i_core_config *c)
+{
+    uint64_t plain = sizeof(int32_t) + sizeof(float), told = plain + sizeof(uint32_t) + K2I_TOPS_MAX * sizeof(k2i_top);
+    return K2_MIN(c->context_max * (plain * c->requests_max + told), (uint64_t)K2I_JOBS_BYTES_MAX);
+}
+
 static size_t arena_bytes(const k2i_engine_plan *plan, const k2_dims *dims)
 {
     return k2_model_decode_bytes(dims, plan->threads, rows_max(&plan->core), plan->core.context_max) + 4096;
@@ -62,10 +74,10 @@ uint64_t k2i_engine_bytes(const k2i_engine_plan *plan, const k2_dims *dims)
     uint64_t pages = (uint64_t)c->pages * k2_model_page_floats(dims, c->page_tokens) * sizeof(float);
     uint64_t keys = (uint64_t)c->pages * (c->page_tokens * sizeof(int32_t) + sizeof(k2i_page) + 4 * sizeof(uint32_t));
     uint64_t tables = (uint64_t)c->batch_max * (c->context_max / c->page_tokens + 1) * sizeof(uint32_t);
-    uint64_t logits = (uint64_t)c->batch_max * sizeof(float) * dims->vocab_size + k2i_sampler_bytes(dims->vocab_size);
+    uint64_t logits =
+        logits_rows(c) * (sizeof(float) * dims->vocab_size + sizeof(k2_softmax)) + k2i_sampler_bytes(dims->vocab_size);
     uint64_t rows = rows_max(c) * (sizeof(k2_model_row) + sizeof(k2i_row));
-    uint64_t job = c->context_max * (sizeof(int32_t) + sizeof(float)), all = job * c->requests_max;
-    uint64_t jobs = K2_MIN(all, K2I_JOBS_BYTES_MAX) + (uint64_t)c->requests_max * (sizeof(k2i_job) + sizeof(k2i_request *));
+    uint64_t jobs = jobs_bytes_max(c) + (uint64_t)c->requests_max * (sizeof(k2i_job) + sizeof(k2i_request *));
     return pages + keys + tables + logits + rows + jobs + arena_bytes(plan, dims);
 }
 
@@ -247,7 +259,10 @@ static void deliver_switch(k2i_engine *e)
 
 static uint64_t job_bytes(const k2i_job *job)
 {
-    return (uint64_t)job->req.prompt_len * sizeof(int32_t) + (uint64_t)job->req.new_max * (sizeof(int32_t) + sizeof(float));
+    const k2i_request *r = &job->req;
+    uint64_t drawn = sizeof(int32_t) + sizeof(float) + r->top_count * sizeof(k2i_top), prompt = sizeof(int32_t);
+    if (r->prompt_logps) prompt += sizeof(float) + sizeof(uint32_t) + r->prompt_top_count * sizeof(k2i_top);
+    return r->prompt_len * prompt + r->new_max * drawn;
 }
 
 /* Locked. The job has finished by itself while its end was being asked for: the order must not outlive the job. */
@@ -314,8 +329,8 @@ k2i_engine *k2i_engine_new(k2_loop *loop, const k2i_engine_plan *plan, const k2_
         k2_alloc_aligned(64, (size_t)plan->core.pages * k2_model_page_floats(dims, plan->core.page_tokens) * sizeof(float));
     k2_arena_init(&e->arena, arena_bytes(plan, dims));
     e->rows = k2_alloc_array(rows_max(&plan->core), sizeof *e->rows);
-    e->logits = k2_alloc_aligned(64, (size_t)plan->core.batch_max * e->vocab * sizeof(float));
-    e->softmax = k2_alloc_array(plan->core.batch_max, sizeof *e->softmax);
+    e->logits = k2_alloc_aligned(64, logits_rows(&plan->core) * e->vocab * sizeof(float));
+    e->softmax = k2_alloc_array(logits_rows(&plan->core), sizeof *e->softmax);
     pthread_mutex_init(&e->lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -357,7 +372,7 @@ void k2i_engine_free(k2i_engine *e)
 
 k2_code k2i_engine_submit(k2i_engine *e, k2i_job *job)
 {
-    if (e->open >= e->plan.core.requests_max || e->open_bytes + job_bytes(job) > K2I_JOBS_BYTES_MAX) return K2_FULL;
+    if (e->open >= e->plan.core.requests_max || e->open_bytes + job_bytes(job) > jobs_bytes_max(&e->plan.core)) return K2_FULL;
     e->open++;
     e->open_bytes += job_bytes(job);
     job->req.user = job;

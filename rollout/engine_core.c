@@ -119,13 +119,13 @@ void k2i_core_weights(k2i_core *c, k2_digest digest)
 
 k2_code k2i_core_submit(k2i_core *c, k2i_request *r)
 {
-    K2_ASSERT(r->prompt_len >= 1 && r->new_max >= 1 && (uint64_t)r->prompt_len + r->new_max <= c->cfg.context_max);
-    K2_ASSERT(r->stop_count <= K2I_STOP_IDS_MAX);
+    K2_ASSERT(r->prompt_len >= 1 && (uint64_t)r->prompt_len + r->new_max <= c->cfg.context_max);
+    K2_ASSERT(r->stop_count <= K2I_STOP_IDS_MAX && (!r->prompt_logps || c->cfg.prompt_rows >= 1));
     for (uint32_t i = 0; i < r->prompt_len; i++) K2_ASSERT(r->tokens[i] >= 0 && (uint32_t)r->tokens[i] < c->cfg.vocab);
     /* Finished ones count until they have been given out: the ring of touched ones has room for every request there is. */
     if (c->waiting.count + c->running.count + c->touched_count >= c->cfg.requests_max) return K2_FULL;
     r->len = r->prompt_len;
-    r->computed = r->page_count = r->sealed = r->planned = r->cached = r->preempted = 0;
+    r->computed = r->page_count = r->sealed = r->planned = r->cached = r->preempted = r->scored = 0;
     r->running = r->listed = false;
     r->finish = K2I_RUNNING;
     c->stats.waiting_tokens += r->new_max;
@@ -180,10 +180,17 @@ void k2i_core_end(k2i_core *c, k2i_request *r, k2i_finish why)
 
 /* ---- admission ------------------------------------------------------------------------------------------------------ */
 
+/* Its prompt's log-probabilities are wanted, and some are not there yet: it must compute those positions itself. */
+static bool scores(const k2i_request *r)
+{
+    return r->prompt_logps && r->scored + 1 < r->prompt_len;
+}
+
 /* Sealed pages that hold this request's next positions: hold them. The last position is always computed, for its logits. */
 static void walk_sealed(k2i_core *c, k2i_request *r)
 {
     uint32_t pt = c->cfg.page_tokens;
+    if (scores(r)) return;
     while (r->computed == r->page_count * pt && r->computed + pt < r->len) {
         uint32_t parent = r->page_count ? r->pages[r->page_count - 1] : K2I_PAGE_NONE;
         uint32_t id = k2i_pages_find(&c->pages, parent, r->tokens + r->computed);
@@ -244,7 +251,7 @@ static void admit_waiting(k2i_core *c)
 static bool page_is_coming(const k2i_core *c, const k2i_request *r)
 {
     uint32_t pt = c->cfg.page_tokens, index = r->page_count;
-    if (r->computed != index * pt || r->computed + pt >= r->len) return false;
+    if (scores(r) || r->computed != index * pt || r->computed + pt >= r->len) return false;
     for (const k2i_request *q = c->running.head; q != r; q = q->next) {
         if (q->page_count <= index || q->sealed > index || q->len < (index + 1) * pt) continue;
         if (index > 0 && (q->sealed < index || q->pages[index - 1] != r->pages[index - 1])) continue;
@@ -270,40 +277,55 @@ static bool reserve(k2i_core *c, k2i_request *r, uint32_t rows)
     return true;
 }
 
+/* Wanted rows of one request stand behind each other: those of its prompt that have no score yet, or its last one, or both. */
 static void plan_rows(k2i_core *c, k2i_request *r, uint32_t rows)
 {
+    r->want_count = 0;
     for (uint32_t i = 0; i < rows; i++) {
         uint32_t position = r->computed + i;
-        bool want = position + 1 == r->len;
-        if (want) r->row_last = c->wanted++;
+        bool want = position + 1 == r->len || (scores(r) && position >= r->scored && position + 1 < r->prompt_len);
+        if (want && r->want_count++ == 0) {
+            r->want_first = position;
+            r->want_row = c->wanted;
+        }
+        c->wanted += want;
         c->rows[c->row_count++] =
             (k2i_row){.token = r->tokens[position], .position = position, .pages = r->pages, .slot = r->slot, .want = want};
     }
     r->planned = rows;
 }
 
+/* Rows that r computes in this step; 0: it waits. */
+static uint32_t share_of_step(k2i_core *c, k2i_request *r, uint32_t *budget, uint32_t *prompt_rows)
+{
+    if (r->len - r->computed == 1) {
+        c->stats.decode_rows++;
+        return 1;
+    }
+    walk_sealed(c, r);
+    if (*budget == 0 || page_is_coming(c, r)) return 0;
+    uint32_t rows = K2_MIN(r->len - r->computed, *budget);
+    if (scores(r)) {
+        rows = K2_MIN(rows, *prompt_rows);
+        *prompt_rows -= rows;
+    }
+    *budget -= rows;
+    c->stats.prefill_rows += rows;
+    return rows;
+}
+
 /* In order of age. A request that is preempted on the way stands behind the one in hand, so no row of it has been planned. */
 static void plan_running(k2i_core *c)
 {
-    uint32_t budget = c->cfg.prefill_chunk;
+    uint32_t budget = c->cfg.prefill_chunk, prompt_rows = c->cfg.prompt_rows;
     k2i_request *next;
     for (k2i_request *r = c->running.head; r; r = next) {
-        uint32_t rows = 1;
         r->planned = 0;
-        if (r->len - r->computed > 1) {
-            walk_sealed(c, r);
-            if (budget == 0 || page_is_coming(c, r)) {
-                next = r->next;
-                continue;
-            }
-            rows = K2_MIN(r->len - r->computed, budget);
-            budget -= rows;
-            c->stats.prefill_rows += rows;
-        } else {
-            c->stats.decode_rows++;
+        uint32_t rows = share_of_step(c, r, &budget, &prompt_rows);
+        if (rows > 0) {
+            if (!reserve(c, r, rows)) return; /* it was the youngest: nobody stands behind it */
+            plan_rows(c, r, rows);
         }
-        if (!reserve(c, r, rows)) return; /* it was the youngest: nobody stands behind it */
-        plan_rows(c, r, rows);
         next = r->next;
     }
 }
@@ -370,7 +392,41 @@ static bool repeats(const k2i_core *c, const k2i_request *r)
     return r->repetition && k2i_repeats(r->tokens + (r->len - n), n, &c->cfg.repetition) > 0;
 }
 
-static void draw(k2i_core *c, k2i_request *r, const float *row, k2i_logprob *logprob, const void *arg)
+/* The logits of one wanted row, and how its log-probabilities are asked for. */
+typedef struct row_view {
+    const float *logits;
+    uint32_t index;
+    k2i_logprob *logprob;
+    const void *arg;
+} row_view;
+
+/* The `count` likeliest ids by insertion into a short list: nearly every id fails at the first comparison. */
+static void likeliest(const k2i_core *c, const row_view *v, uint32_t count, k2i_top *out)
+{
+    uint32_t n = 0;
+    for (uint32_t id = 0; count > 0 && id < c->cfg.vocab; id++) {
+        if (n == count && !(v->logits[id] > v->logits[out[n - 1].id])) continue;
+        uint32_t at = n < count ? n++ : n - 1;
+        for (; at > 0 && v->logits[id] > v->logits[out[at - 1].id]; at--) out[at] = out[at - 1];
+        out[at].id = (int32_t)id;
+    }
+    for (uint32_t i = 0; i < n; i++) out[i].logp = v->logprob(v->arg, v->index, (uint32_t)out[i].id);
+    for (; n < count; n++) out[n] = (k2i_top){.id = -1}; /* a vocabulary of fewer ids */
+}
+
+/* The row of a prompt's position says what the next token of the prompt is worth. */
+static void score(const k2i_core *c, k2i_request *r, const row_view *v, uint32_t position)
+{
+    int32_t next = r->tokens[position + 1];
+    uint32_t rank = 1;
+    for (uint32_t id = 0; id < c->cfg.vocab; id++) rank += v->logits[id] > v->logits[next];
+    r->prompt_logps[position + 1] = v->logprob(v->arg, v->index, (uint32_t)next);
+    r->prompt_ranks[position + 1] = rank;
+    likeliest(c, v, r->prompt_top_count, r->prompt_tops + (size_t)(position + 1) * r->prompt_top_count);
+    r->scored = position + 1;
+}
+
+static void draw(k2i_core *c, k2i_request *r, const row_view *v)
 {
     uint32_t drawn = r->len - r->prompt_len, token;
     uint64_t position = (K2_PLANTED(WRONG_POSITION) ? 0 : r->position) + drawn;
@@ -380,12 +436,13 @@ static void draw(k2i_core *c, k2i_request *r, const float *row, k2i_logprob *log
                          .generated = generated(r),
                          .banned = r->stop_ids,
                          .banned_count = r->position + drawn < r->new_min ? r->stop_count : 0};
-    if (!k2i_sample(&c->sampler, row, &r->sampling, &behind, u, &token)) {
+    if (!k2i_sample(&c->sampler, v->logits, &r->sampling, &behind, u, &token)) {
         finish(c, r, K2I_FAILED);
         return;
     }
     r->tokens[r->len++] = (int32_t)token;
-    r->logps[drawn] = logprob(arg, r->row_last, token);
+    r->logps[drawn] = v->logprob(v->arg, v->index, token);
+    likeliest(c, v, r->top_count, r->tops + (size_t)drawn * r->top_count);
     c->stats.generated++;
     c->stats.waiting_tokens--;
     touch(c, r);
@@ -395,6 +452,20 @@ static void draw(k2i_core *c, k2i_request *r, const float *row, k2i_logprob *log
         finish(c, r, K2I_REPETITION);
     else if (drawn + 1 == r->new_max)
         finish(c, r, K2I_LENGTH);
+}
+
+static void absorb_rows(k2i_core *c, k2i_request *r, const float *logits, k2i_logprob *logprob, const void *arg)
+{
+    for (uint32_t i = 0, n = r->want_count; i < n; i++) {
+        uint32_t index = r->want_row + i, position = r->want_first + i;
+        row_view v = {.logits = logits + (size_t)index * c->cfg.vocab, .index = index, .logprob = logprob, .arg = arg};
+        if (position + 1 < r->prompt_len && r->prompt_logps)
+            score(c, r, &v, position);
+        else if (r->new_max > 0)
+            draw(c, r, &v);
+        else
+            finish(c, r, K2I_LENGTH);
+    }
 }
 
 void k2i_core_absorb(k2i_core *c, const float *logits, k2i_logprob *logprob, const void *arg)
@@ -409,7 +480,7 @@ void k2i_core_absorb(k2i_core *c, const float *logits, k2i_logprob *logprob, con
         r->computed += r->planned;
         r->planned = 0;
         seal_full(c, r);
-        if (r->computed == r->len) draw(c, r, logits + (size_t)r->row_last * c->cfg.vocab, logprob, arg);
+        absorb_rows(c, r, logits, logprob, arg);
     }
 }
 

@@ -26,6 +26,8 @@
 #include "rollout/sample_int.h"
 
 #define K2I_STOP_IDS_MAX 16u /* of one request: 8 given by the client and those of the tokenizer */
+#define K2I_PROMPT_ROWS  32u /* prompt positions of one step whose logits are wanted, all requests together: 20 MB with the
+                              * largest vocabulary, and few ask */
 
 typedef enum k2i_finish {
     K2I_RUNNING,    /* not finished */
@@ -36,6 +38,12 @@ typedef enum k2i_finish {
     K2I_STALE,      /* it asks for weights that are not the active ones */
     K2I_FAILED      /* the model gave a value that is not finite */
 } k2i_finish;
+
+/* One of the likeliest tokens at a position. */
+typedef struct k2i_top {
+    int32_t id;
+    float logp;
+} k2i_top;
 
 /* Written by the submitter before submit; the core's until it is finished. */
 typedef struct k2i_request {
@@ -50,9 +58,14 @@ typedef struct k2i_request {
     bool has_digest;
     k2_digest digest;       /* only these weights will do */
     uint32_t prompt_len;    /* >= 1 */
-    uint32_t new_max;       /* tokens to draw at most, >= 1 */
+    uint32_t new_max;       /* tokens to draw at most; 0: the request ends when its prompt is computed */
     int32_t *tokens;        /* [prompt_len + new_max]: the prompt, then what is drawn */
     float *logps;           /* [new_max] */
+    uint32_t top_count, prompt_top_count;
+    k2i_top *tops;          /* [new_max, top_count]: the likeliest ones, of equals the lowest id first */
+    float *prompt_logps;    /* [prompt_len], but the first: of each token of the prompt; NULL: not wanted */
+    uint32_t *prompt_ranks; /* [prompt_len]: 1 and how many ids are likelier; there with prompt_logps */
+    k2i_top *prompt_tops;   /* [prompt_len, prompt_top_count] */
     void *user;
 
     /* the core's */
@@ -61,8 +74,9 @@ typedef struct k2i_request {
     uint32_t *pages;        /* [pages of the longest context], of its slot */
     uint32_t page_count, sealed; /* pages held; of these, sealed ones */
     uint32_t slot, planned; /* rows of this step */
-    uint32_t row_last;      /* index of its wanted row among the wanted ones */
-    uint32_t cached;        /* prompt positions that came from sealed pages, at its first admission */
+    uint32_t scored;        /* positions of the prompt that need no logits any more: their next token has its score */
+    uint32_t want_first, want_row, want_count; /* of this step: position and index of its first wanted row; how many */
+    uint32_t cached;        /* prompt positions that came from sealed pages, at its first admission; none while it is scored */
     bool running, listed;   /* listed: among the touched ones */
     k2i_finish finish;
     uint32_t preempted;     /* times */
@@ -85,6 +99,7 @@ typedef struct k2i_core_config {
     uint32_t pages, page_tokens;
     uint32_t context_max;   /* tokens of one sequence, prompt and generated */
     uint32_t vocab;
+    uint32_t prompt_rows;   /* K2I_PROMPT_ROWS, or fewer; >= 1 where prompts are scored */
     k2i_repetition repetition;
 } k2i_core_config;
 
@@ -122,7 +137,8 @@ void k2i_core_end(k2i_core *c, k2i_request *r, k2i_finish finish);
 
 /* k2i_core_plan - begin a step.
  *
- * shapes   *rows: the rows to compute, *count of them, *wanted of these with `want`; valid until absorb
+ * shapes   *rows: the rows to compute, *count of them, *wanted (up to batch_max + prompt_rows) of these with `want`; valid until
+ *          absorb
  */
 k2i_todo k2i_core_plan(k2i_core *c, uint64_t now_ns, const k2i_row **rows, uint32_t *count, uint32_t *wanted);
 /* The model's log-softmax of the i-th wanted row at one token: the very number that the trainer computes. */

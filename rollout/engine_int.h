@@ -53,7 +53,8 @@ typedef struct k2i_weights {
 
 typedef struct k2i_engine k2i_engine;
 
-#define K2I_JOBS_BYTES_MAX (256u << 20) /* tokens and log-probabilities of all unfinished jobs; more is "overloaded" */
+#define K2I_JOBS_BYTES_MAX (256u << 20) /* tokens and what is told of them, of all unfinished jobs; more is "overloaded" */
+#define K2I_TOPS_MAX       20u          /* likeliest tokens told of one position: K2_OPENAI_TOPS_MAX */
 
 /* Bytes that an engine takes besides its models: cache pages, step scratch, logits, books, jobs. */
 uint64_t k2i_engine_bytes(const k2i_engine_plan *plan, const k2_dims *dims);
@@ -63,7 +64,7 @@ k2i_engine *k2i_engine_new(k2_loop *loop, const k2i_engine_plan *plan, const k2_
 void k2i_engine_stop(k2i_engine *e); /* after the step in hand; idempotent; NULL is fine */
 void k2i_engine_free(k2i_engine *e); /* its models too; NULL is fine */
 
-/* FULL when core.requests_max jobs are unfinished, or they and this one pass K2I_JOBS_BYTES_MAX. */
+/* FULL when core.requests_max jobs are unfinished, or they and this one take more than was planned for (at most K2I_JOBS_BYTES_MAX). */
 k2_code k2i_engine_submit(k2i_engine *e, k2i_job *job);
 void k2i_engine_end(k2i_engine *e, k2i_job *job, k2i_finish as);
 

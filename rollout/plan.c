@@ -47,6 +47,7 @@ k2_code k2i_plan_engine(const k2_config *config, const k2_dims *dims, uint32_t w
                  .page_tokens = (uint32_t)pt,
                  .context_max = (uint32_t)context,
                  .vocab = dims->vocab_size,
+                 .prompt_rows = K2I_PROMPT_ROWS,
                  .repetition = {.min_period = (uint32_t)config->rollout_repetition_min_period,
                                 .max_period = (uint32_t)config->rollout_repetition_max_period,
                                 .count = (uint32_t)config->rollout_repetition_count}},

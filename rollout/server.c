@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OUT_MAX   (256u << 20) /* bytes of one answer: a context of a million tokens with their log-probabilities */
-#define CONNS_MAX 10000u       /* open connections: the proxy keeps one for each request in work */
+#define OUT_MAX        (256u << 20) /* bytes of one answer: a context of a million tokens with their log-probabilities */
+#define NAME_BYTES_MAX 65536u       /* of one token's text: the longest known have some hundred */
+#define CONNS_MAX      10000u       /* open connections: the proxy keeps one for each request in work */
 
 /* One POST /k2/score that waits for the reward command. */
 typedef struct score_call {
@@ -242,6 +243,8 @@ k2i_server *k2i_server_new(k2_loop *loop, const char *host, uint16_t port, const
     s->seed = k2_hash64(&now, sizeof now, (uint64_t)(uintptr_t)s);
     k2_buf_init(&s->out, OUT_MAX);
     k2_buf_init(&s->body, OUT_MAX);
+    k2_buf_init(&s->name, NAME_BYTES_MAX);
+    k2_openai_list_init(&s->list);
     s->metrics = k2_metrics_new();
     s->m_seconds = k2_metrics_histogram(s->metrics, "k2_rollout_request_seconds", "",
                                         "from a request's body to its answer's end", seconds_bounds, K2_COUNT(seconds_bounds));
@@ -288,6 +291,8 @@ void k2i_server_free(k2i_server *s)
     k2_http_server_close(s->http);
     k2_buf_fini(&s->out);
     k2_buf_fini(&s->body);
+    k2_buf_fini(&s->name);
+    k2_openai_list_fini(&s->list);
     k2_metrics_free(s->metrics);
     k2_free(s);
 }

@@ -5,7 +5,7 @@
  *   POST /k2/score
  *
  * The server listens from the start, because a worker must tell its address before it knows its configuration; until an
- * engine is attached everything but /health is 503. Generations are the file generate.c; the rest is server.c.
+ * engine is attached everything but /health is 503. Generations are generate_int.h's files; the rest is server.c.
  */
 #ifndef K2_ROLLOUT_SERVER_INT_H
 #define K2_ROLLOUT_SERVER_INT_H
@@ -44,7 +44,7 @@ uint32_t k2i_server_open(const k2i_server *s); /* generations that run */
  * there. */
 void k2i_server_free(k2i_server *s);
 
-/* ---- between server.c and generate.c ------------------------------------------------------------------------------ */
+/* ---- for generate_int.h ------------------------------------------------------------------------------ */
 
 typedef struct k2i_generation k2i_generation;
 
@@ -61,6 +61,8 @@ struct k2i_server {
     uint32_t generations;
     struct score_call *scores;
     k2_buf out, body;     /* scratch: what is sent, and one JSON object */
+    k2_buf name;          /* one token's text */
+    k2_openai_list list;  /* tokens of one event */
     k2_metrics *metrics;
     k2_metric *m_seconds, *m_first_token;
     k2i_core_stats shown; /* what the counters have been raised to */

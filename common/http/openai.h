@@ -17,6 +17,8 @@
 #define K2_OPENAI_MESSAGES_MAX 4096u    /* messages of one chat */
 #define K2_OPENAI_PROMPT_MAX   1048576u /* token ids of one prompt: above any context length we know */
 #define K2_OPENAI_TOKENS_MAX   1048576u /* max_tokens of one request, likewise */
+#define K2_OPENAI_CHOICES_MAX  128u     /* n of one request, as OpenAI */
+#define K2_OPENAI_TOPS_MAX     20u      /* likeliest tokens told of one position, as OpenAI's chat and vLLM */
 #define K2_OPENAI_BIAS_MAX     1024u    /* token ids of one logit_bias; OpenAI allows 300 */
 
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
@@ -63,6 +65,12 @@ typedef struct k2_openai_bias {
 typedef struct k2_openai_request {
     bool chat, stream, include_usage;
     bool logprobs;         /* log-probability of each generated token is wanted */
+    uint32_t top_logprobs; /* and of so many likeliest ones at its position; completions: the number in "logprobs" */
+    bool has_prompt_logprobs;
+    uint32_t prompt_logprobs; /* likeliest tokens told of each position of the prompt, besides its own */
+    bool echo;             /* the answer's text and log-probabilities begin with the prompt's */
+    uint32_t n;            /* choices: 1 when not given */
+    bool tokens_as_ids;    /* tokens in logprobs are always "token_id:N" */
     bool return_token_ids; /* given by name, or k2 is present */
     bool ignore_eos;
     bool has_max_tokens, has_temperature, has_top_p, has_top_k, has_seed;
@@ -74,7 +82,7 @@ typedef struct k2_openai_request {
     size_t prompt_ids_count;
     k2_openai_message *messages;
     size_t message_count;
-    uint32_t max_tokens;        /* 1 .. K2_OPENAI_TOKENS_MAX; in chat also given as max_completion_tokens */
+    uint32_t max_tokens;        /* 1 .. K2_OPENAI_TOKENS_MAX; 0 where only the prompt is asked about; in chat also given as max_completion_tokens */
     double temperature, top_p;  /* 1 and 1 when not given; 0 <= temperature <= 100, 0 < top_p <= 1 */
     int32_t top_k;              /* 0 when not given: off; -1 is read as 0 */
     double min_p;               /* 0 when not given: off */
@@ -100,8 +108,8 @@ typedef struct k2_openai_request {
 /* k2_openai_parse_request - read a body, strictly.
  *
  * memory   out owns its strings; k2_openai_request_fini frees them. On an error out is empty and need not be finished
- * keeps    `user`, `store`, `metadata`, `service_tier` and other names without a say in the tokens are accepted and dropped; n,
- *          best_of, echo, suffix, response_format, tools and the like only at the value that changes nothing; logprobs up to 1 (chat: true, with top_logprobs 0), as only the sampled token's is given
+ * keeps    `user`, `store`, `metadata`, `service_tier` and other names without a say in the tokens are accepted and dropped;
+ *          best_of, suffix, response_format, tools and the like only at the value that changes nothing
  * errors   false with err (status 400, param names the place): not JSON, wrong type, out of range, duplicate keys, not UTF-8
  * tests    tests/unit/http/openai_test.c
  */
@@ -129,8 +137,41 @@ void k2_openai_write_request(k2_buf *out, const k2_openai_request *r, const k2_o
 
 /* ---- answers ---------------------------------------------------------------------------------------------------- */
 
+/* One of the likeliest tokens at a position. */
+typedef struct k2_openai_top {
+    const char *text; /* as of k2_openai_token */
+    float logprob;
+    size_t text_at;   /* the list's own */
+} k2_openai_top;
+
+/* A token as "logprobs" tells of it. */
+typedef struct k2_openai_token {
+    const char *text;          /* its own text; "token_id:N" where it has none that is valid UTF-8 alone */
+    float logprob;             /* NaN (JSON: null): there is none, as for a prompt's first token */
+    uint64_t offset;           /* characters (code points) of the text in front of it */
+    const k2_openai_top *tops; /* likeliest first */
+    size_t top_count;
+    size_t text_at, tops_at;   /* the list's own */
+} k2_openai_token;
+
+/* A growing list of them; owns all it holds. What k2_openai_list_tokens gave is valid until the next change. */
+typedef struct k2_openai_list {
+    k2_buf text;
+    k2_openai_token *tokens;
+    k2_openai_top *tops;
+    size_t count, cap, top_count, top_cap;
+} k2_openai_list;
+void k2_openai_list_init(k2_openai_list *l);
+void k2_openai_list_fini(k2_openai_list *l);
+void k2_openai_list_clear(k2_openai_list *l);
+void k2_openai_list_token(k2_openai_list *l, const char *text, float logprob, uint64_t offset);
+void k2_openai_list_top(k2_openai_list *l, const char *text, float logprob); /* one more of the last token */
+void k2_openai_list_append(k2_openai_list *l, const k2_openai_token *tokens, size_t count);
+const k2_openai_token *k2_openai_list_tokens(k2_openai_list *l);
+
 typedef struct k2_openai_answer {
     bool chat;
+    uint32_t index; /* of the choice */
     const char *id;    /* "cmpl-..." */
     const char *model;
     uint64_t created;  /* seconds since 1970 */
@@ -139,6 +180,9 @@ typedef struct k2_openai_answer {
     const uint32_t *ids;   /* NULL: no token_ids in the answer */
     const float *logprobs; /* NULL: none in the answer; otherwise one for each id */
     size_t count;          /* of ids and logprobs */
+    const k2_openai_token *tokens; /* NULL: only what `logprobs` says; otherwise written in its place */
+    size_t token_count;    /* with echo the prompt's, too */
+    const char *prompt_logprobs; /* JSON; NULL: none in the answer */
     const uint32_t *prompt_ids; /* NULL: no prompt_token_ids in the answer */
     size_t prompt_ids_count;
     const char *finish_reason; /* NULL: not finished */
@@ -154,6 +198,8 @@ typedef struct k2_openai_answer {
  * %.9g, so that an f32 survives bit for bit; a -inf is written as -3.4028235e+38, JSON has no infinity. A chunk with has_usage
  * and without finish_reason, text and ids is the usage chunk: its choices are empty. */
 void k2_openai_write_answer(k2_buf *out, const k2_openai_answer *a);
+/* A whole response of several choices; what is not a choice's is that of the first. */
+void k2_openai_write_choices(k2_buf *out, const k2_openai_answer *choices, size_t count);
 void k2_openai_write_chunk(k2_buf *out, const k2_openai_answer *a);
 
 /* What was read of an answer or a chunk; owns its memory, reused from one read to the next. */
@@ -162,6 +208,7 @@ typedef struct k2_openai_parsed {
     k2_buf text;        /* all strings */
     uint32_t *ids, *prompt_ids;
     float *logprobs;
+    k2_openai_list list; /* of a.tokens: there where each token came with its place in the text */
     size_t ids_cap, prompt_ids_cap, logprobs_cap;
 } k2_openai_parsed;
 void k2_openai_parsed_init(k2_openai_parsed *p);

@@ -11,11 +11,13 @@ void k2_openai_parsed_init(k2_openai_parsed *p)
 {
     memset(p, 0, sizeof *p);
     k2_buf_init(&p->text, TEXT_MAX);
+    k2_openai_list_init(&p->list);
 }
 
 void k2_openai_parsed_fini(k2_openai_parsed *p)
 {
     k2_buf_fini(&p->text);
+    k2_openai_list_fini(&p->list);
     k2_free(p->ids);
     k2_free(p->prompt_ids);
     k2_free(p->logprobs);
@@ -85,6 +87,54 @@ static bool read_logprobs(k2_openai_parsed *p, const cJSON *v, size_t *count)
     return true;
 }
 
+static bool add_top(k2_openai_list *l, const char *text, const cJSON *value)
+{
+    if (!text || !cJSON_IsNumber(value)) return false;
+    k2_openai_list_top(l, text, (float)value->valuedouble);
+    return true;
+}
+
+static bool add_token(k2_openai_list *l, const cJSON *text, const cJSON *value, const cJSON *offset)
+{
+    uint64_t at = 0;
+    if (!cJSON_IsString(text) || (offset && !k2i_openai_read_u64(offset, &at))) return false;
+    k2_openai_list_token(l, text->valuestring, cJSON_IsNumber(value) ? (float)value->valuedouble : NAN, at);
+    return true;
+}
+
+static bool read_content(k2_openai_list *l, const cJSON *content)
+{
+    for (const cJSON *e = content->child; e; e = e->next) {
+        const cJSON *tops = get(e, "top_logprobs");
+        if (!add_token(l, get(e, "token"), get(e, "logprob"), NULL)) return false;
+        for (const cJSON *t = tops ? tops->child : NULL; t; t = t->next) {
+            const cJSON *text = get(t, "token");
+            if (!add_top(l, cJSON_IsString(text) ? text->valuestring : NULL, get(t, "logprob"))) return false;
+        }
+    }
+    return true;
+}
+
+/* The tokens themselves, where all that "logprobs" can say of them is there: an engine that gives no places in the text gives
+ * nothing that its ids do not tell. False: a wrong type. */
+static bool read_tokens(k2_openai_parsed *p, const cJSON *v, size_t count)
+{
+    const cJSON *content = get(v, "content"), *text = get(v, "tokens"), *offset = get(v, "text_offset");
+    const cJSON *value = get(v, "token_logprobs"), *tops = get(v, "top_logprobs");
+    if (content) return read_content(&p->list, content);
+    if (!cJSON_IsArray(text) || !cJSON_IsArray(offset) || count == 0) return true;
+    if (cJSON_GetArraySize(text) != (int)count || cJSON_GetArraySize(offset) != (int)count) return true;
+    if (tops && (!cJSON_IsArray(tops) || cJSON_GetArraySize(tops) != (int)count)) return false;
+    text = text->child, offset = offset->child, value = value->child, tops = tops ? tops->child : NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (!add_token(&p->list, text, value, offset)) return false;
+        for (const cJSON *t = tops ? tops->child : NULL; t; t = t->next)
+            if (!add_top(&p->list, t->string, t)) return false;
+        text = text->next, offset = offset->next, value = value->next, tops = tops ? tops->next : NULL;
+    }
+    return true;
+}
+
 static bool read_ext(const cJSON *root, k2_openai_answer *a)
 {
     const cJSON *k = get(root, "k2");
@@ -129,8 +179,9 @@ static const char *read_all(k2_openai_parsed *p, const cJSON *root)
     if (!read_ids(prompt_ids, &p->prompt_ids, &p->prompt_ids_cap, &a->prompt_ids_count)) return "prompt_token_ids";
     const cJSON *logprobs = get(choice, "logprobs");
     if (!read_logprobs(p, logprobs, &lp_count)) return "logprobs";
-    if (logprobs && ids && lp_count != a->count) return "logprobs: not as many as token_ids";
+    if (logprobs && ids && lp_count < a->count) return "logprobs: not as many as token_ids";
     if (!ids) a->count = lp_count;
+    if (logprobs && !read_tokens(p, logprobs, lp_count)) return "logprobs";
     if (!read_usage(root, a)) return "usage";
     if (!read_ext(root, a)) return "k2";
     a->id = p->text.data + id;
@@ -139,7 +190,10 @@ static const char *read_all(k2_openai_parsed *p, const cJSON *root)
     a->finish_reason = reason ? p->text.data + finish : NULL;
     a->ids = ids ? p->ids : NULL;
     a->prompt_ids = prompt_ids ? p->prompt_ids : NULL;
-    a->logprobs = logprobs && (lp_count > 0 || !ids) ? p->logprobs : NULL;
+    a->tokens = p->list.count > 0 ? k2_openai_list_tokens(&p->list) : NULL;
+    a->token_count = p->list.count;
+    size_t echoed = ids && logprobs ? lp_count - a->count : 0; /* the prompt's stand in front, and have no ids here */
+    a->logprobs = logprobs && (lp_count > 0 || !ids) ? p->logprobs + echoed : NULL;
     return NULL;
 }
 
@@ -159,6 +213,7 @@ k2_code k2_openai_parse_answer(const char *body, size_t n, k2_openai_parsed *out
     } else {
         memset(&out->a, 0, sizeof out->a);
         k2_buf_clear(&out->text);
+        k2_openai_list_clear(&out->list);
         const char *bad = read_all(out, root);
         if (bad) code = k2_error_set(err, K2_PEER_PROTOCOL, "the answer has a bad %s", bad);
     }

@@ -7,7 +7,7 @@
 
 #define PARAMS_MAX 96u /* of both tables together */
 
-typedef enum neutral { N_NONE, N_ANY, N_ZERO, N_ONE, N_FALSE, N_EMPTY, N_TEXT, N_AUTO } neutral;
+typedef enum neutral { N_NONE, N_ANY, N_ONE, N_EMPTY, N_TEXT, N_AUTO } neutral;
 
 typedef struct param {
     const char *name;
@@ -106,7 +106,7 @@ static bool p_messages(k2i_reader *x, const cJSON *v)
 static bool p_max_tokens(k2i_reader *x, const cJSON *v)
 {
     int64_t n;
-    if (!k2i_reader_int(x, v, 1, K2_OPENAI_TOKENS_MAX, &n)) return false;
+    if (!k2i_reader_int(x, v, 0, K2_OPENAI_TOKENS_MAX, &n)) return false;
     if (x->r->has_max_tokens && x->r->max_tokens != (uint32_t)n)
         return k2i_reader_bad(x, x->name, "max_tokens and max_completion_tokens differ: %u and %u", x->r->max_tokens,
                               (uint32_t)n);
@@ -193,11 +193,8 @@ static const param params[] = {
     {"prompt_cache_retention", NULL, N_ANY, true, true},
     {"parallel_tool_calls", NULL, N_ANY, false, true},
     /* Known, at the value that changes nothing. */
-    {"n", NULL, N_ONE, true, true},
     {"best_of", NULL, N_ONE, true, false},
-    {"echo", NULL, N_FALSE, true, false},
     {"suffix", NULL, N_EMPTY, true, false},
-    {"top_logprobs", NULL, N_ZERO, false, true},
     {"response_format", NULL, N_TEXT, true, true},
     {"tools", NULL, N_EMPTY, false, true},
     {"functions", NULL, N_EMPTY, false, true},
@@ -211,9 +208,7 @@ static bool is_neutral(neutral n, const cJSON *v)
     switch (n) {
     case N_NONE: return false;
     case N_ANY: return true;
-    case N_ZERO: return cJSON_IsNumber(v) && v->valuedouble == 0;
     case N_ONE: return cJSON_IsNumber(v) && v->valuedouble == 1;
-    case N_FALSE: return cJSON_IsFalse(v);
     case N_EMPTY: return cJSON_IsString(v) ? v->valuestring[0] == 0 : (cJSON_IsObject(v) || cJSON_IsArray(v)) && !v->child;
     case N_TEXT:
         type = cJSON_GetObjectItemCaseSensitive(v, "type");
@@ -225,8 +220,7 @@ static bool is_neutral(neutral n, const cJSON *v)
 
 static const char *neutral_text(neutral n)
 {
-    static const char *const texts[] = {
-        "", "", "0", "1", "false", "nothing in it", "{\"type\":\"text\"}", "\"none\" or \"auto\""};
+    static const char *const texts[] = {"", "", "1", "nothing in it", "{\"type\":\"text\"}", "\"none\" or \"auto\""};
     return texts[n];
 }
 
@@ -323,6 +317,7 @@ bool k2_openai_parse_request(const char *body, size_t n, bool chat, k2_openai_re
     memset(&r, 0, sizeof r);
     r.chat = chat;
     r.temperature = r.top_p = r.repetition_penalty = 1;
+    r.n = 1;
     k2i_reader x = {.r = &r, .err = err};
     bool ok = read_all(&x, root);
     cJSON_Delete(root);

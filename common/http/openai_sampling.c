@@ -133,14 +133,48 @@ static bool p_min_tokens(k2i_reader *x, const cJSON *v)
 
 static bool p_logprobs(k2i_reader *x, const cJSON *v)
 {
+    k2_openai_request *r = x->r;
     if (cJSON_IsBool(v)) {
-        x->r->logprobs = cJSON_IsTrue(v);
+        r->logprobs = cJSON_IsTrue(v);
         return true;
     }
     int64_t n;
-    if (x->r->chat || !k2i_openai_read_int(v, 0, 1, &n))
-        return k2i_reader_expected(x, "logprobs", x->r->chat ? "true or false" : "0 or 1 (the sampled token's)", v);
-    x->r->logprobs = true;
+    if (r->chat) return k2i_reader_expected(x, x->name, "true or false", v);
+    if (!k2i_reader_int(x, v, 0, K2_OPENAI_TOPS_MAX, &n)) return false;
+    r->top_logprobs = (uint32_t)n;
+    return r->logprobs = true;
+}
+
+static bool p_top_logprobs(k2i_reader *x, const cJSON *v)
+{
+    int64_t n;
+    if (!k2i_reader_int(x, v, 0, K2_OPENAI_TOPS_MAX, &n)) return false;
+    x->r->top_logprobs = (uint32_t)n;
+    return true;
+}
+
+static bool p_prompt_logprobs(k2i_reader *x, const cJSON *v)
+{
+    int64_t n;
+    if (!k2i_reader_int(x, v, 0, K2_OPENAI_TOPS_MAX, &n)) return false;
+    x->r->prompt_logprobs = (uint32_t)n;
+    return x->r->has_prompt_logprobs = true;
+}
+
+static bool p_echo(k2i_reader *x, const cJSON *v)
+{
+    return k2i_reader_bool(x, v, &x->r->echo);
+}
+static bool p_tokens_as_ids(k2i_reader *x, const cJSON *v)
+{
+    return k2i_reader_bool(x, v, &x->r->tokens_as_ids);
+}
+
+static bool p_n(k2i_reader *x, const cJSON *v)
+{
+    int64_t n;
+    if (!k2i_reader_int(x, v, 1, K2_OPENAI_CHOICES_MAX, &n)) return false;
+    x->r->n = (uint32_t)n;
     return true;
 }
 
@@ -161,7 +195,12 @@ const k2i_sampling_param k2i_sampling_params[] = {
     {"include_stop_str_in_output", p_include_stop, true, true},
     {"ignore_eos", p_ignore_eos, true, true},
     {"min_tokens", p_min_tokens, true, true},
+    {"n", p_n, true, true},
     {"logprobs", p_logprobs, true, true},
+    {"top_logprobs", p_top_logprobs, false, true},
+    {"prompt_logprobs", p_prompt_logprobs, true, true},
+    {"echo", p_echo, true, false},
+    {"return_tokens_as_token_ids", p_tokens_as_ids, true, true},
 };
 const size_t k2i_sampling_param_count = K2_COUNT(k2i_sampling_params);
 
@@ -170,6 +209,12 @@ bool k2i_sampling_check(k2i_reader *x)
     const k2_openai_request *r = x->r;
     if (r->has_max_tokens && r->min_tokens > r->max_tokens + r->k2.position)
         return k2i_reader_bad(x, "min_tokens", "found %u, expected at most max_tokens, %u", r->min_tokens, r->max_tokens);
+    if (r->has_max_tokens && r->max_tokens == 0 && !r->echo && !r->has_prompt_logprobs)
+        return k2i_reader_bad(x, "max_tokens", "expected at least 1, or echo or prompt_logprobs, found 0");
+    if (r->chat && r->top_logprobs > 0 && !r->logprobs)
+        return k2i_reader_bad(x, "top_logprobs", "expected logprobs true beside it");
+    if (r->stream && r->has_prompt_logprobs)
+        return k2i_reader_bad(x, "prompt_logprobs", "not in a stream; echo and logprobs tell the same there");
     return true;
 }
 
@@ -213,5 +258,9 @@ void k2i_sampling_write(k2_buf *out, const k2_openai_request *r, size_t so_far)
     put_true(out, "include_stop_str_in_output", r->include_stop);
     put_true(out, "ignore_eos", r->ignore_eos);
     size_t counted = r->k2.present ? 0 : so_far; /* an engine that reads k2.position counts those itself */
+    if (r->n > 1) put_u64(out, "n", r->n);
+    put_true(out, "echo", r->echo);
+    if (r->has_prompt_logprobs) put_u64(out, "prompt_logprobs", r->prompt_logprobs);
+    put_true(out, "return_tokens_as_token_ids", r->tokens_as_ids);
     if (r->min_tokens > counted) put_u64(out, "min_tokens", r->min_tokens - counted);
 }

@@ -88,14 +88,16 @@ void k2_openai_write_request(k2_buf *out, const k2_openai_request *r, const k2_o
     write_prompt(out, r, resume);
     if (r->model) put_string(out, ",\"model\":", r->model, strlen(r->model));
     if (r->has_max_tokens) {
-        K2_ASSERT(so_far < r->max_tokens);
+        K2_ASSERT(so_far < r->max_tokens || so_far == 0);
         put(out, ",\"max_tokens\":");
         k2i_openai_put_u64(out, r->max_tokens - so_far);
     }
     k2i_sampling_write(out, r, so_far);
     if (r->stream) put(out, ",\"stream\":true");
     if (r->stream && r->include_usage) put(out, ",\"stream_options\":{\"include_usage\":true}");
-    if (r->logprobs) put(out, r->chat && !resume ? ",\"logprobs\":true" : ",\"logprobs\":1");
+    bool chat = r->chat && !resume;
+    if (r->logprobs) put(out, chat ? ",\"logprobs\":true,\"top_logprobs\":" : ",\"logprobs\":");
+    if (r->logprobs) k2i_openai_put_u64(out, r->top_logprobs);
     if (r->return_token_ids) put(out, ",\"return_token_ids\":true");
     if (r->k2.present) write_ext(out, &r->k2, so_far);
     if (r->extra) put(out, ","), put(out, r->extra);
@@ -104,12 +106,9 @@ void k2_openai_write_request(k2_buf *out, const k2_openai_request *r, const k2_o
 
 /* ---- answers ------------------------------------------------------------------------------------------------------- */
 
-static void write_logprobs(k2_buf *out, const k2_openai_answer *a)
+/* Where there are but numbers: a name for each token, and no places in the text. */
+static void write_bare_logprobs(k2_buf *out, const k2_openai_answer *a)
 {
-    if (!a->logprobs || (a->count == 0 && !a->finish_reason)) {
-        put(out, ",\"logprobs\":null");
-        return;
-    }
     put(out, a->chat ? ",\"logprobs\":{\"content\":[" : ",\"logprobs\":{\"tokens\":[");
     for (size_t i = 0; i < a->count; i++) {
         if (i) put(out, ",");
@@ -133,9 +132,99 @@ static void write_logprobs(k2_buf *out, const k2_openai_answer *a)
     put(out, "],\"top_logprobs\":null,\"text_offset\":[]}");
 }
 
+/* The likeliest tokens by their text, and the token itself where it is none of them. A text that stands there is not given
+ * twice: JSON names must differ. */
+static void write_tops(k2_buf *out, const k2_openai_token *t)
+{
+    bool own = false;
+    put(out, t->top_count == 0 ? "null" : "{");
+    for (size_t i = 0; i < t->top_count; i++) {
+        const k2_openai_top *top = &t->tops[i];
+        bool again = false;
+        for (size_t k = 0; k < i; k++) again |= strcmp(top->text, t->tops[k].text) == 0;
+        own |= strcmp(top->text, t->text) == 0;
+        if (again) continue;
+        put_string(out, i ? "," : "", top->text, strlen(top->text));
+        put(out, ":");
+        put_float(out, top->logprob);
+    }
+    if (t->top_count == 0) return;
+    if (!own) {
+        put_string(out, ",", t->text, strlen(t->text));
+        put(out, ":");
+        put_float(out, t->logprob);
+    }
+    put(out, "}");
+}
+
+static void write_completion_logprobs(k2_buf *out, const k2_openai_answer *a)
+{
+    const k2_openai_token *tokens = a->tokens;
+    bool tops = false;
+    put(out, ",\"logprobs\":{\"tokens\":[");
+    for (size_t i = 0; i < a->token_count; i++) {
+        put_string(out, i ? "," : "", tokens[i].text, strlen(tokens[i].text));
+        tops |= tokens[i].top_count > 0;
+    }
+    put(out, "],\"token_logprobs\":[");
+    for (size_t i = 0; i < a->token_count; i++) put(out, i ? "," : ""), put_float(out, tokens[i].logprob);
+    put(out, tops ? "],\"top_logprobs\":[" : "],\"top_logprobs\":null");
+    for (size_t i = 0; tops && i < a->token_count; i++) put(out, i ? "," : ""), write_tops(out, &tokens[i]);
+    put(out, tops ? "],\"text_offset\":[" : ",\"text_offset\":[");
+    for (size_t i = 0; i < a->token_count; i++) put(out, i ? "," : ""), k2i_openai_put_u64(out, tokens[i].offset);
+    put(out, "]}");
+}
+
+static void write_chat_token(k2_buf *out, const char *text, float logprob)
+{
+    put_string(out, "{\"token\":", text, strlen(text));
+    put(out, ",\"logprob\":");
+    put_float(out, logprob);
+    if (strncmp(text, "token_id:", 9) == 0) {
+        put(out, ",\"bytes\":null");
+        return;
+    }
+    put(out, ",\"bytes\":[");
+    for (const char *c = text; *c; c++) put(out, c > text ? "," : ""), k2i_openai_put_u64(out, (unsigned char)*c);
+    put(out, "]");
+}
+
+static void write_chat_logprobs(k2_buf *out, const k2_openai_answer *a)
+{
+    put(out, ",\"logprobs\":{\"content\":[");
+    for (size_t i = 0; i < a->token_count; i++) {
+        const k2_openai_token *t = &a->tokens[i];
+        if (i) put(out, ",");
+        write_chat_token(out, t->text, t->logprob);
+        put(out, ",\"top_logprobs\":[");
+        for (size_t k = 0; k < t->top_count; k++) {
+            if (k) put(out, ",");
+            write_chat_token(out, t->tops[k].text, t->tops[k].logprob);
+            put(out, "}");
+        }
+        put(out, "]}");
+    }
+    put(out, "]}");
+}
+
+static void write_logprobs(k2_buf *out, const k2_openai_answer *a)
+{
+    size_t count = a->tokens ? a->token_count : a->logprobs ? a->count : 0;
+    if ((!a->logprobs && !a->tokens) || (count == 0 && !a->finish_reason))
+        put(out, ",\"logprobs\":null");
+    else if (!a->tokens)
+        write_bare_logprobs(out, a);
+    else if (a->chat)
+        write_chat_logprobs(out, a);
+    else
+        write_completion_logprobs(out, a);
+}
+
 static void write_choice(k2_buf *out, const k2_openai_answer *a, bool chunk)
 {
-    put(out, "{\"index\":0,");
+    put(out, "{\"index\":");
+    k2i_openai_put_u64(out, a->index);
+    put(out, ",");
     if (!a->chat) {
         put_string(out, "\"text\":", a->text, a->text_bytes);
     } else if (!chunk) {
@@ -153,10 +242,11 @@ static void write_choice(k2_buf *out, const k2_openai_answer *a, bool chunk)
         put(out, ",\"finish_reason\":null");
     if (a->ids) put(out, ",\"token_ids\":"), k2i_openai_put_ids(out, a->ids, a->count);
     if (a->prompt_ids) put(out, ",\"prompt_token_ids\":"), k2i_openai_put_ids(out, a->prompt_ids, a->prompt_ids_count);
+    if (a->prompt_logprobs && !a->chat) put(out, ",\"prompt_logprobs\":"), put(out, a->prompt_logprobs);
     put(out, "}");
 }
 
-static void write_object(k2_buf *out, const k2_openai_answer *a, bool chunk)
+static void write_object(k2_buf *out, const k2_openai_answer *a, size_t count, bool chunk)
 {
     put_string(out, "{\"id\":", a->id, strlen(a->id));
     put(out, !a->chat ? ",\"object\":\"text_completion\""
@@ -167,8 +257,12 @@ static void write_object(k2_buf *out, const k2_openai_answer *a, bool chunk)
     put_string(out, ",\"model\":", a->model, strlen(a->model));
     put(out, ",\"choices\":[");
     bool usage_only = chunk && a->has_usage && !a->finish_reason && a->text_bytes == 0 && a->count == 0;
-    if (!usage_only) write_choice(out, a, chunk);
+    for (size_t i = 0; !usage_only && i < count; i++) {
+        if (i) put(out, ",");
+        write_choice(out, &a[i], chunk);
+    }
     put(out, "]");
+    if (a->prompt_logprobs && a->chat) put(out, ",\"prompt_logprobs\":"), put(out, a->prompt_logprobs);
     if (a->has_usage) {
         put(out, ",\"usage\":{\"prompt_tokens\":");
         k2i_openai_put_u64(out, a->prompt_tokens);
@@ -191,10 +285,16 @@ static void write_object(k2_buf *out, const k2_openai_answer *a, bool chunk)
 
 void k2_openai_write_answer(k2_buf *out, const k2_openai_answer *a)
 {
-    write_object(out, a, false);
+    write_object(out, a, 1, false);
+}
+
+void k2_openai_write_choices(k2_buf *out, const k2_openai_answer *choices, size_t count)
+{
+    K2_ASSERT(count > 0);
+    write_object(out, choices, count, false);
 }
 
 void k2_openai_write_chunk(k2_buf *out, const k2_openai_answer *a)
 {
-    write_object(out, a, true);
+    write_object(out, a, 1, true);
 }

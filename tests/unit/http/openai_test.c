@@ -104,10 +104,14 @@ static void refused(void **state)
         {false, "{\"prompt\":\"a\",\"top_p\":0}", "top_p"},
         {false, "{\"prompt\":\"a\",\"top_p\":1.5}", "top_p"},
         {false, "{\"prompt\":\"a\",\"top_k\":-2}", "top_k"},
-        {false, "{\"prompt\":\"a\",\"n\":2}", "n"},
+        {false, "{\"prompt\":\"a\",\"n\":0}", "n"},
+        {false, "{\"prompt\":\"a\",\"n\":129}", "n"},
         {false, "{\"prompt\":\"a\",\"best_of\":4}", "best_of"},
-        {false, "{\"prompt\":\"a\",\"echo\":true}", "echo"},
-        {false, "{\"prompt\":\"a\",\"logprobs\":5}", "logprobs"},
+        {false, "{\"prompt\":\"a\",\"echo\":1}", "echo"},
+        {false, "{\"prompt\":\"a\",\"logprobs\":21}", "logprobs"},
+        {false, "{\"prompt\":\"a\",\"prompt_logprobs\":-1}", "prompt_logprobs"},
+        {false, "{\"prompt\":\"a\",\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"echo\":true}", "echo"},
         {false, "{\"prompt\":\"a\",\"stream\":1}", "stream"},
         {false, "{\"prompt\":\"a\",\"stream_options\":{\"include_usage\":1}}", "stream_options.include_usage"},
         {false, "{\"prompt\":\"a\",\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\",\"i\"]}", "stop"},
@@ -335,7 +339,7 @@ static void others_answers(void **state)
         "{\"choices\":1}",
         "{\"choices\":[{\"text\":1}]}",
         "{\"choices\":[{\"text\":\"\",\"token_ids\":[-1]}]}",
-        "{\"choices\":[{\"text\":\"\",\"token_ids\":[1],\"logprobs\":{\"token_logprobs\":[1,2]}}]}",
+        "{\"choices\":[{\"text\":\"\",\"token_ids\":[1,2],\"logprobs\":{\"token_logprobs\":[1]}}]}",
         "{\"choices\":[{\"text\":\"\"}],\"k2\":{\"version\":1}}"};
     for (size_t i = 0; i < K2_COUNT(bad); i++)
         assert_int_equal(k2_openai_parse_answer(bad[i], strlen(bad[i]), &p, &err), K2_PEER_PROTOCOL);

@@ -9,196 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rollout/server_int.h"
-#include "tests/unit/rollout/tiny_int.h"
-
-enum { CONTEXT = 200, REQUESTS = 6 };
-
-static k2_loop *loop;
-static k2i_server *server;
-static k2i_engine *engine;
-static k2_tokenizer *tokenizer;
-static k2i_rewarder *rewarder;
-static k2_http_client *http;
-
-static int setup(void **state)
-{
-    (void)state;
-    k2_error err;
-    loop = k2_loop_new();
-    server = k2i_server_new(loop, "127.0.0.1", 0, "k2rl", NULL, &err);
-    assert_non_null(server);
-    assert_int_equal(k2_tokenizer_open("byte", NULL, &tokenizer, &err), K2_OK);
-    k2i_engine_plan plan = {.threads = 1,
-                            .core = {.batch_max = 4,
-                                     .prefill_chunk = 32,
-                                     .requests_max = REQUESTS,
-                                     .pages = 200,
-                                     .page_tokens = 8,
-                                     .context_max = CONTEXT,
-                                     .repetition = {.min_period = 1, .max_period = 4, .count = 3}}};
-    k2_dims dims = tiny_dims();
-    engine = k2i_engine_new(loop, &plan, &dims, &(k2i_weights){.model = tiny_model(5, 1), .version = 3, .digest = {1, 2}});
-    k2_config *config = k2_alloc(sizeof *config);
-    k2_config_defaults(config);
-    rewarder = k2i_rewarder_new(loop, config, NULL);
-    k2_free(config);
-    http = k2_http_client_new(loop, NULL);
-    return 0;
-}
-
-static void attach(void)
-{
-    k2i_server_attach(server, &(k2i_served){.engine = engine,
-                                            .tokenizer = tokenizer,
-                                            .rewarder = rewarder,
-                                            .context_max = CONTEXT,
-                                            .vocab = 264,
-                                            .answer_max = 40,
-                                            .repetition = true});
-}
-
-static int setup_attached(void **state)
-{
-    setup(state);
-    attach();
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    k2_http_client_close(http);
-    k2i_engine_stop(engine);
-    k2i_server_free(server);
-    k2i_rewarder_free(rewarder);
-    k2_loop_free(loop);
-    k2i_engine_free(engine);
-    k2_tokenizer_close(tokenizer);
-    return 0;
-}
-
-/* ---- asking ------------------------------------------------------------------------------------------------------------ */
-
-typedef struct reply {
-    int status;
-    k2_buf body;
-    bool done;
-} reply;
-
-static void on_fetched(void *arg, k2_code code, int status, const char *body, size_t n)
-{
-    reply *r = arg;
-    assert_int_equal(code, K2_OK);
-    r->status = status;
-    k2_buf_append(&r->body, body, n);
-    r->done = true;
-    k2_loop_stop(loop);
-}
-
-static void begin(reply *r, const char *method, const char *path, const char *body)
-{
-    char url[128];
-    memset(r, 0, sizeof *r);
-    k2_buf_init(&r->body, 1 << 24);
-    snprintf(url, sizeof url, "http://127.0.0.1:%u%s", k2i_server_port(server), path);
-    k2_http_call_spec spec = {.method = method, .url = url, .body = body, .body_bytes = body ? strlen(body) : 0};
-    assert_non_null(k2_http_fetch(http, &spec, 1 << 24, on_fetched, r, NULL));
-}
-
-static reply ask(const char *method, const char *path, const char *body)
-{
-    reply r;
-    static reply *slot;
-    slot = k2_alloc(sizeof *slot);
-    begin(slot, method, path, body);
-    while (!slot->done) k2_loop_run(loop);
-    r = *slot;
-    k2_free(slot);
-    return r;
-}
-
-/* What an answer says, whole or put together from its events. */
-typedef struct answer {
-    uint32_t ids[CONTEXT], prompt[CONTEXT];
-    float logps[CONTEXT];
-    size_t count, prompt_count, events;
-    char text[4 * CONTEXT + 64], reason[16];
-    uint64_t usage_prompt, usage_new, version;
-    k2_digest digest;
-    bool done;
-} answer;
-
-static void add(answer *out, const char *json, size_t n)
-{
-    k2_openai_parsed p;
-    k2_error err;
-    k2_openai_parsed_init(&p);
-    if (k2_openai_parse_answer(json, n, &p, &err) != K2_OK) fail_msg("%s in %.*s", err.text, (int)n, json);
-    const k2_openai_answer *a = &p.a;
-    assert_true(out->count + a->count <= CONTEXT);
-    for (size_t i = 0; i < a->count; i++) {
-        out->ids[out->count] = a->ids[i];
-        if (a->logprobs) out->logps[out->count] = a->logprobs[i];
-        out->count++;
-    }
-    for (size_t i = 0; a->prompt_ids && i < a->prompt_ids_count; i++) out->prompt[out->prompt_count++] = a->prompt_ids[i];
-    strncat(out->text, a->text, sizeof out->text - strlen(out->text) - 1);
-    if (a->finish_reason) {
-        assert_string_equal(out->reason, "");
-        snprintf(out->reason, sizeof out->reason, "%s", a->finish_reason);
-    }
-    if (a->has_usage) {
-        out->usage_prompt = a->prompt_tokens;
-        out->usage_new = a->completion_tokens;
-    }
-    assert_true(a->has_k2);
-    out->version = a->version;
-    out->digest = a->digest;
-    out->events++;
-    k2_openai_parsed_fini(&p);
-}
-
-static bool on_sse(void *arg, const char *type, const char *data, size_t n)
-{
-    answer *a = arg;
-    assert_string_equal(type, "message");
-    assert_false(a->done);
-    if (strcmp(data, "[DONE]") == 0)
-        a->done = true;
-    else
-        add(a, data, n);
-    return true;
-}
-
-static answer complete(const char *path, const char *body, bool stream)
-{
-    answer a = {0};
-    reply r = ask("POST", path, body);
-    if (r.status != 200) fail_msg("status %d: %s", r.status, r.body.data);
-    if (stream) {
-        k2_sse sse;
-        k2_sse_init(&sse, 1 << 20);
-        assert_int_equal(k2_sse_feed(&sse, r.body.data, r.body.len, on_sse, &a), K2_OK);
-        k2_sse_fini(&sse);
-        assert_true(a.done);
-    } else {
-        add(&a, r.body.data, r.body.len);
-    }
-    k2_buf_fini(&r.body);
-    return a;
-}
-
-static void assert_same(const answer *a, const answer *b)
-{
-    assert_int_equal(a->count, b->count);
-    assert_memory_equal(a->ids, b->ids, a->count * sizeof *a->ids);
-    assert_memory_equal(a->logps, b->logps, a->count * sizeof *a->logps);
-    assert_string_equal(a->text, b->text);
-    assert_string_equal(a->reason, b->reason);
-    assert_int_equal(a->prompt_count, b->prompt_count);
-    assert_memory_equal(a->prompt, b->prompt, a->prompt_count * sizeof *a->prompt);
-}
+#include "tests/unit/rollout/served_int.h"
 
 /* ---- tests -----------------------------------------------------------------------------------------------------------------
  */
@@ -361,9 +172,10 @@ static void test_bad_requests(void **state)
         {"POST", "/v1/completions", "{\"prompt\":[1],\"max_tokens\":200}", 400,
          "the prompt has 1 tokens and max_tokens is 200"},
         {"POST", "/v1/completions", "{\"prompt\":[1],\"max_tokens\":0}", 400, "max_tokens"},
-        {"POST", "/v1/completions", "{\"prompt\":\"a\",\"n\":2}", 400, "\"param\":\"n\""},
-        {"POST", "/v1/completions", "{\"prompt\":\"a\",\"echo\":true}", 400, "\"param\":\"echo\""},
-        {"POST", "/v1/completions", "{\"prompt\":\"a\",\"logprobs\":5}", 400, "\"param\":\"logprobs\""},
+        {"POST", "/v1/completions", "{\"prompt\":\"a\",\"n\":0}", 400, "\"param\":\"n\""},
+        {"POST", "/v1/completions", "{\"prompt\":\"a\",\"best_of\":2}", 400, "\"param\":\"best_of\""},
+        {"POST", "/v1/completions", "{\"prompt\":\"a\",\"logprobs\":21}", 400, "\"param\":\"logprobs\""},
+        {"POST", "/v1/completions", "{\"prompt\":\"a\",\"logit_bias\":{\"264\":1}}", 400, "token id 264 is outside"},
         {"POST", "/v1/completions", "{\"prompt\":\"a\",\"temperatur\":1}", 400, "temperatur"},
         {"POST", "/v1/completions", "{\"prompt\":[1],\"k2\":{\"position\":2}}", 400, "\"param\":\"k2.position\""},
         {"POST", "/v1/completions", "{\"prompt\":[1],\"k2\":{\"digest\":\"00000000000000010000000000000003\"}}", 409,
@@ -424,6 +236,9 @@ static void test_overload(void **state)
     }
     assert_int_equal(good, REQUESTS);
     assert_int_equal(refused, 2);
+    reply all = ask("POST", "/v1/completions", "{\"prompt\":\"a\",\"n\":7}"); /* more choices than the queue takes */
+    assert_int_equal(all.status, 429);
+    k2_buf_fini(&all.body);
 }
 
 static uint64_t got_bytes;
