@@ -21,17 +21,22 @@ static const char *name_of(const k2i_generation *g, int32_t id, char number[NAME
     return number;
 }
 
+static uint64_t chars_in(const char *text, size_t bytes)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return n;
+}
+
 /* Characters that this token adds to the text of those before it. */
 static uint64_t chars_of(k2i_choice *c, int32_t id)
 {
     const k2_tokenizer *t = c->g->s->served.tokenizer;
     k2_buf *scratch = &c->g->s->name;
-    uint64_t n = 0;
     k2_buf_clear(scratch);
     if ((uint32_t)id >= k2_tokenizer_vocab(t)) return 0;
     (void)k2_token_stream_feed(t, &c->teller, &id, 1, scratch, NULL);
-    for (size_t i = 0; i < scratch->len; i++) n += ((unsigned char)scratch->data[i] & 0xc0) != 0x80;
-    return n;
+    return chars_in(scratch->data, scratch->len);
 }
 
 static void tell_tops(const k2i_generation *g, const k2i_top *tops, uint32_t count, k2_openai_list *out)
@@ -49,12 +54,16 @@ void k2i_tell(k2i_choice *c, uint32_t from, uint32_t to, k2_openai_list *out)
         bool prompt = i < r->prompt_len;
         uint32_t drawn = prompt ? 0 : i - r->prompt_len;
         float logp = !prompt ? r->logps[drawn] : i > 0 ? r->prompt_logps[i] : NAN;
-        k2_openai_list_token(out, name_of(c->g, r->tokens[i], number), logp, c->told_chars);
+        uint64_t added = chars_of(c, r->tokens[i]);
+        const char *name = name_of(c->g, r->tokens[i], number);
+        /* Its own text stands behind what it makes of a character that was broken off. */
+        uint64_t own = name == number ? added : chars_in(name, strlen(name));
+        k2_openai_list_token(out, name, logp, c->told_chars + added - K2_MIN(own, added));
         if (!prompt)
             tell_tops(c->g, r->tops + (size_t)drawn * r->top_count, r->top_count, out);
         else if (i > 0)
             tell_tops(c->g, r->prompt_tops + (size_t)i * r->prompt_top_count, K2_MIN(r->top_count, r->prompt_top_count), out);
-        c->told_chars += chars_of(c, r->tokens[i]);
+        c->told_chars += added;
     }
 }
 

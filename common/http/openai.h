@@ -148,7 +148,7 @@ typedef struct k2_openai_top {
 typedef struct k2_openai_token {
     const char *text;          /* its own text; "token_id:N" where it has none that is valid UTF-8 alone */
     float logprob;             /* NaN (JSON: null): there is none, as for a prompt's first token */
-    uint64_t offset;           /* characters (code points) of the text in front of it */
+    uint64_t offset;           /* characters (code points) of the answer's text in front of its own */
     const k2_openai_top *tops; /* likeliest first */
     size_t top_count;
     size_t text_at, tops_at;   /* the list's own */

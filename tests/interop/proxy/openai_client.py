@@ -27,12 +27,12 @@ def start(*command):
 
 
 def completion(client, model, **more):
-    return client.completions.create(model=model, prompt="The quick brown fox", max_tokens=24, temperature=0, **more)
+    return client.completions.create(**(dict(model=model, prompt="The quick brown fox", max_tokens=24, temperature=0) | more))
 
 
 def chat(client, model, **more):
-    return client.chat.completions.create(
-        model=model, messages=[{"role": "user", "content": "Say something."}], max_tokens=24, temperature=0, **more)
+    user = [{"role": "user", "content": "Say something."}]
+    return client.chat.completions.create(**(dict(model=model, messages=user, max_tokens=24, temperature=0) | more))
 
 
 def check_all(client, model):
@@ -65,8 +65,73 @@ def check_all(client, model):
     assert text == whole.choices[0].message.content and role == "assistant"
 
     assert model in [m.id for m in client.models.list().data]
+    if model != "stub-model":  # the stub answers with what it has
+        check_choices(client, model)
+        check_logprobs(client, model)
+        check_ends(client, model)
     check_refusals(client, model)
     return plain.choices[0].text, whole.choices[0].message.content
+
+
+def check_choices(client, model):
+    """n answers, in order; in a stream their chunks interleave and each is the one of the whole response."""
+    ask = dict(n=3, seed=5, temperature=1.0, max_tokens=12, extra_body={"ignore_eos": True})
+    whole = completion(client, model, **ask)
+    assert [c.index for c in whole.choices] == [0, 1, 2] and len({c.text for c in whole.choices}) > 1
+    assert whole.usage.completion_tokens == 36
+    texts, ended, usage = [""] * 3, set(), None
+    for chunk in completion(client, model, stream=True, stream_options={"include_usage": True}, **ask):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            assert choice.index not in ended
+            texts[choice.index] += choice.text
+            if choice.finish_reason:
+                ended.add(choice.index)
+    assert texts == [c.text for c in whole.choices] and ended == {0, 1, 2} and usage == whole.usage
+    talk = chat(client, model, **ask)
+    assert [c.index for c in talk.choices] == [0, 1, 2] and all(c.message.role == "assistant" for c in talk.choices)
+    assert completion(client, model, **(ask | {"n": 1})).choices[0].text == whole.choices[0].text
+
+
+def check_logprobs(client, model):
+    plain = completion(client, model, logprobs=4, extra_body={"ignore_eos": True}).choices[0]
+    told = plain.logprobs
+    assert len(told.tokens) == len(told.token_logprobs) == len(told.text_offset) == len(told.top_logprobs) == 24
+    for token, logprob, offset, tops in zip(told.tokens, told.token_logprobs, told.text_offset, told.top_logprobs):
+        assert len(tops) in (4, 5) and tops[token] == logprob == max(tops.values())  # greedy
+        if not token.startswith("token_id:"):
+            assert plain.text[offset : offset + len(token)] == token
+    streamed = []
+    for chunk in completion(client, model, logprobs=4, stream=True, extra_body={"ignore_eos": True}):
+        for choice in chunk.choices:
+            streamed += choice.logprobs.text_offset if choice.logprobs else []
+    assert streamed == told.text_offset
+
+    prompt = "The quick brown fox"
+    echo = completion(client, model, logprobs=4, echo=True, extra_body={"ignore_eos": True}).choices[0]
+    assert echo.text == prompt + plain.text
+    assert echo.logprobs.token_logprobs[0] is None and echo.logprobs.token_logprobs[-24:] == told.token_logprobs
+    assert "".join(echo.logprobs.tokens[: len(prompt)]) == prompt and echo.logprobs.text_offset[: len(prompt)] == list(range(len(prompt)))
+
+    content = chat(client, model, logprobs=True, top_logprobs=3, extra_body={"ignore_eos": True}).choices[0].logprobs.content
+    assert len(content) == 24
+    for token in content:
+        assert len(token.top_logprobs) == 3 and token.top_logprobs[0].logprob == token.logprob
+        assert token.bytes is None or bytes(token.bytes).decode() == token.token
+
+
+def check_ends(client, model):
+    """Stop strings, also where one of their characters was held back; bias; penalties."""
+    ask = dict(logit_bias={"65": 100})  # "A" and nothing else
+    cut = completion(client, model, stop=["AAAA"], **ask)
+    assert cut.choices[0].text == "" and cut.choices[0].finish_reason == "stop" and cut.usage.completion_tokens == 4
+    kept = completion(client, model, stop=["AAAA"], extra_body={"include_stop_str_in_output": True, "min_tokens": 6}, **ask)
+    assert kept.choices[0].text == "AAAAAAA", kept
+    streamed = [c.text for chunk in completion(client, model, stop=["AAAB"], stream=True, **ask) for c in chunk.choices]
+    assert "".join(streamed) == "A" * 24
+    ids = completion(client, model, frequency_penalty=2, presence_penalty=2,
+                     extra_body={"repetition_penalty": 50, "ignore_eos": True, "return_token_ids": True}).choices[0].token_ids
+    assert len(set(ids)) == len(ids) == 24
 
 
 def check_refusals(client, model):
@@ -74,7 +139,10 @@ def check_refusals(client, model):
     user = [{"role": "user", "content": "x"}]
     refused = [
         (openai.BadRequestError, "max_tokens", client.completions, dict(model=model, prompt="x", max_tokens=-1)),
-        (openai.BadRequestError, "n", client.completions, dict(model=model, prompt="x", n=3)),
+        (openai.BadRequestError, "n", client.completions, dict(model=model, prompt="x", n=0)),
+        (openai.BadRequestError, "best_of", client.completions, dict(model=model, prompt="x", best_of=3)),
+        (openai.BadRequestError, "logprobs", client.completions, dict(model=model, prompt="x", logprobs=21)),
+        (openai.BadRequestError, "presence_penalty", client.completions, dict(model=model, prompt="x", presence_penalty=3)),
         (openai.BadRequestError, "temperature", client.chat.completions, dict(model=model, messages=user, temperature="hot")),
         (openai.BadRequestError, "messages", client.chat.completions, dict(model=model, messages=[])),
         (openai.BadRequestError, "messages[0].role", client.chat.completions,

@@ -116,12 +116,14 @@ static void check_offsets(answer *a)
     size_t prompt = a->tokens.count - a->count;
     for (size_t i = 0; i < a->tokens.count; i++) {
         int32_t id = (int32_t)(i < prompt ? a->prompt[i] : a->ids[i - prompt]);
-        assert_int_equal(t[i].offset, text.len ? chars(text.data) : 0);
+        uint64_t before = text.len ? chars(text.data) : 0;
+        k2_token_stream_feed(tokenizer, &s, &id, 1, &text, NULL);
+        bool own = strncmp(t[i].text, "token_id:", 9) != 0; /* then it stands at the end, perhaps behind a broken character */
+        assert_int_equal(t[i].offset, own ? chars(text.data) - 1 : before);
         if (strncmp(t[i].text, "token_id:", 9) == 0)
             assert_int_equal(atoi(t[i].text + 9), id);
         else
             assert_true(strlen(t[i].text) == 1 && t[i].text[0] == (char)id);
-        k2_token_stream_feed(tokenizer, &s, &id, 1, &text, NULL);
     }
     k2_buf_fini(&text);
 }
