@@ -87,8 +87,9 @@ static uint64_t trainer_bytes(const k2m_run *r, uint64_t vector, uint64_t model)
     uint32_t lanes = (uint32_t)K2_MAX(c->trainer_grad_lanes / c->trainer_ranks, 1u),
              n = threads(c->trainer_threads, c->trainer_ranks);
     uint32_t replicas = vector > REPLICA_BYTES_MAX ? 1 : K2_MIN(K2_MIN(n, lanes), REPLICAS_MAX);
-    return PROCESS_BYTES + replicas * (model + k2_model_act_bytes(&r->dims, n / replicas, micro)) + lanes * vector +
-           3 * vector / c->trainer_ranks + 2 * vector;
+    return PROCESS_BYTES +
+           replicas * (model + k2_model_train_bytes(&r->dims, n / replicas, micro, k2_recompute_find(c->trainer_recompute))) +
+           lanes * vector + 3 * vector / c->trainer_ranks + 2 * vector;
 }
 
 void k2m_plan_make(const k2m_run *r, k2m_plan *out)

@@ -13,7 +13,7 @@ typedef struct lanes_job {
 } lanes_job;
 
 /* Sequences of a micro-batch one behind the other, as the model wants them. */
-static k2_model_batch micro_fill(k2i_replica *r, const k2i_pass *pass, const k2i_micro *micro)
+static k2_model_batch micro_fill(const k2i_learner *l, k2i_replica *r, const k2i_pass *pass, const k2i_micro *micro)
 {
     uint32_t row = 0;
     for (uint32_t i = 0; i < micro->count; i++) {
@@ -25,8 +25,12 @@ static k2_model_batch micro_fill(k2i_replica *r, const k2i_pass *pass, const k2i
     }
     K2_ASSERT(row == micro->tokens);
     r->starts[micro->count] = row;
-    return (k2_model_batch){
-        .tokens_count = row, .seqs_count = micro->count, .tokens = r->tokens, .seq_starts = r->starts, .targets = r->targets};
+    return (k2_model_batch){.tokens_count = row,
+                            .seqs_count = micro->count,
+                            .tokens = r->tokens,
+                            .seq_starts = r->starts,
+                            .targets = r->targets,
+                            .recompute = l->config.recompute};
 }
 
 /* Weights of one sequence's predictions in the loss: 0, 1 or the importance correction. Counts them on the way. */
@@ -68,7 +72,7 @@ static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *mic
                       k2i_loss_sums *loss)
 {
     const k2i_pass *pass = job->pass;
-    k2_model_batch batch = micro_fill(r, pass, micro);
+    k2_model_batch batch = micro_fill(job->l, r, pass, micro);
     double balance = 0;
     if (job->train) batch.balance_weight = (float)(pass->balance_weight / (double)pass->scale.trajectories);
     k2_model_out out = {.balance = &balance, .logp = r->logp, .entropy = r->entropy, .loads = r->loads, .tops = r->tops};
@@ -98,7 +102,7 @@ static void micro_run(k2i_replica *r, const lanes_job *job, const k2i_micro *mic
 bool k2i_lanes_look(k2i_learner *l, const k2i_pass *pass, char *out, size_t n)
 {
     k2i_replica *r = &l->replicas[0];
-    k2_model_batch batch = micro_fill(r, pass, &pass->micros[0]);
+    k2_model_batch batch = micro_fill(l, r, pass, &pass->micros[0]);
     k2_model_out o = {.logp = r->logp, .entropy = r->entropy};
     size_t mark = k2_arena_mark(&r->arena);
     bool bad = k2_model_acts_bad(k2_model_fwd(r->model, &batch, &r->arena, &o), out, n);

@@ -51,7 +51,7 @@ static k2_code replica_open(k2i_replica *r, const k2i_learner *l, uint32_t threa
     uint32_t n = l->config.micro_tokens;
     r->model = k2_model_new(&l->config.dims, threads, err);
     if (!r->model) return err->code;
-    k2_arena_init(&r->arena, k2_model_act_bytes(&l->config.dims, threads, n));
+    k2_arena_init(&r->arena, k2_model_train_bytes(&l->config.dims, threads, n, l->config.recompute));
     r->tokens = k2_alloc_array(n, sizeof(int32_t));
     r->targets = k2_alloc_array(n, sizeof(int32_t));
     r->starts = k2_alloc_array((size_t)n + 1, sizeof(uint32_t));
@@ -155,8 +155,8 @@ uint64_t k2i_learner_bytes(const k2i_learner_config *config, uint32_t ranks)
     uint64_t vector = layout->floats * sizeof(float), shard = vector / ranks + K2I_BLOCK * sizeof(float);
     uint64_t muon = config->muon ? k2i_muon_bytes(layout, shard / sizeof(float), config->threads) : 0;
     k2_model_layout_free(layout);
-    uint64_t replica = k2_model_bytes(dims) + k2_model_act_bytes(dims, config->threads / replicas, config->micro_tokens) +
-                       28ull * config->micro_tokens;
+    uint64_t acts = k2_model_train_bytes(dims, config->threads / replicas, config->micro_tokens, config->recompute);
+    uint64_t replica = k2_model_bytes(dims) + acts + 28ull * config->micro_tokens;
     uint64_t width = K2I_SUM_COUNT + (uint64_t)k2_dims_moe_layers(dims) * dims->n_routed_experts +
                      (uint64_t)dims->num_hidden_layers * dims->num_attention_heads;
     uint64_t sums = config->lanes * width * sizeof(double);

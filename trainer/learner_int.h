@@ -32,6 +32,7 @@ typedef struct k2i_learner_config {
     uint32_t threads;      /* of this rank, >= 1 */
     uint32_t lanes;        /* of all ranks: a multiple of the ranks of `coll` */
     uint32_t micro_tokens; /* most tokens of one micro-batch */
+    k2_recompute recompute;
     bool muon;             /* matrices are Muon's; AdamW keeps embeddings, lm_head and norms */
     k2_coll *coll;         /* joined; stays the caller's and must outlive the learner */
 } k2i_learner_config;

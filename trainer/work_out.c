@@ -113,6 +113,7 @@ k2i_learner_config k2i_learner_config_of(const k2_config *config, const k2_dims 
                                 .threads = k2i_threads(config),
                                 .lanes = (uint32_t)config->trainer_grad_lanes,
                                 .micro_tokens = (uint32_t)config->trainer_micro_tokens,
+                                .recompute = k2_recompute_find(config->trainer_recompute),
                                 .muon = strcmp(config->trainer_optimizer, "muon") == 0};
 }
 

@@ -56,6 +56,8 @@
     U64(trainer_grad_lanes, "trainer.grad_lanes", 2, 1, 64, SAME,                                                                \
         "gradient sums kept apart until the end of a step; a multiple of trainer.ranks, and what makes ranks not matter")        \
     U64(trainer_micro_tokens, "trainer.micro_tokens", 2048, 16, 1048576, SAME, "most tokens of one packed micro-batch")          \
+    ENUM(trainer_recompute, "trainer.recompute", "none", "none|selective|full", FREE,                                            \
+         "what the forward does not keep but the backward computes again, to save memory; the result does not depend on it")     \
     ENUM(trainer_loss, "trainer.loss", "mirror", "mirror|grpo|dapo|gspo|cispo|rloo|reinforce++", SAME,                           \
          "policy loss: mirror descent of Kimi k1.5/K2, or one of the others by its usual name")                                  \
     F64(trainer_tau, "trainer.tau", 0.1, 1e-6, 1000, SAME, "mirror: weight of the log-ratio")                                    \

@@ -17,32 +17,49 @@ static uint32_t *words(k2i_carver *c, size_t rows, size_t width)
     return k2i_carve(c, rows * width, sizeof(uint32_t));
 }
 
-void k2i_acts_carve(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a)
+/* Width of what every row of a layer goes through: the dense network, or the shared experts. */
+static size_t ffn_width(const k2_dims *d)
 {
-    size_t heads = d->num_attention_heads, D = d->hidden_size, K = d->num_experts_per_tok, F = d->moe_intermediate_size;
-    size_t shared = (size_t)d->n_shared_experts * F, dense = d->intermediate_size;
+    size_t shared = (size_t)d->n_shared_experts * d->moe_intermediate_size;
     bool any_moe = k2_dims_moe_layers(d) > 0, any_dense = k2_dims_moe_layers(d) < d->num_hidden_layers;
-    size_t ffn = K2_MAX(any_dense ? dense : 0, any_moe ? shared : 0);
-    *a = (k2i_acts){.x = floats(c, rows, D), .r1 = floats(c, rows, 1), .h1 = floats(c, rows, D)};
+    return K2_MAX(any_dense ? d->intermediate_size : 0, any_moe ? shared : 0);
+}
+
+void k2i_acts_carve_input(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a)
+{
+    a->x = floats(c, rows, d->hidden_size);
+}
+
+void k2i_acts_carve_cheap(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a)
+{
+    size_t heads = d->num_attention_heads;
+    a->h1 = floats(c, rows, d->hidden_size);
+    if (d->q_lora_rank) a->qan = floats(c, rows, d->q_lora_rank);
+    a->q = floats(c, rows, heads * (d->qk_nope_head_dim + d->qk_rope_head_dim));
+    a->qcat = floats(c, rows, heads * k2_dims_key_floats(d));
+    a->o = floats(c, rows, heads * d->v_head_dim);
+    a->h2 = floats(c, rows, d->hidden_size);
+    a->act = floats(c, rows, ffn_width(d));
+    if (k2_dims_moe_layers(d) > 0) a->e_act = floats(c, rows * d->num_experts_per_tok, d->moe_intermediate_size);
+}
+
+void k2i_acts_carve_rest(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a)
+{
+    size_t D = d->hidden_size, K = d->num_experts_per_tok, F = d->moe_intermediate_size;
+    a->r1 = floats(c, rows, 1);
     if (d->q_lora_rank) {
         a->qa = floats(c, rows, d->q_lora_rank);
         a->rqa = floats(c, rows, 1);
-        a->qan = floats(c, rows, d->q_lora_rank);
     }
-    a->q = floats(c, rows, heads * (d->qk_nope_head_dim + d->qk_rope_head_dim));
-    a->qcat = floats(c, rows, heads * k2_dims_key_floats(d));
     a->kva = floats(c, rows, d->kv_lora_rank + d->qk_rope_head_dim);
     a->rkv = floats(c, rows, 1);
     a->key = floats(c, rows, k2_dims_key_floats(d));
-    a->o_lat = floats(c, rows, heads * d->kv_lora_rank);
-    a->o = floats(c, rows, heads * d->v_head_dim);
+    a->o_lat = floats(c, rows, d->num_attention_heads * d->kv_lora_rank);
     a->x2 = floats(c, rows, D);
     a->r2 = floats(c, rows, 1);
-    a->h2 = floats(c, rows, D);
-    a->gate = floats(c, rows, ffn);
-    a->up = floats(c, rows, ffn);
-    a->act = floats(c, rows, ffn);
-    if (!any_moe) return;
+    a->gate = floats(c, rows, ffn_width(d));
+    a->up = floats(c, rows, ffn_width(d));
+    if (k2_dims_moe_layers(d) == 0) return;
     a->scores = floats(c, rows, d->n_routed_experts);
     a->weight = floats(c, rows, K);
     a->index = words(c, rows, K);
@@ -52,7 +69,6 @@ void k2i_acts_carve(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a)
     a->starts = words(c, d->n_routed_experts + 1, 1);
     a->e_gate = floats(c, rows * K, F);
     a->e_up = floats(c, rows * K, F);
-    a->e_act = floats(c, rows * K, F);
     a->e_out = floats(c, rows * K, D);
 }
 

@@ -19,7 +19,9 @@ typedef struct decode_mem {
 static void carve_all(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t rows, size_t positions, decode_mem *mem)
 {
     memset(mem, 0, sizeof(*mem));
-    k2i_acts_carve(c, d, rows, &mem->acts);
+    k2i_acts_carve_input(c, d, rows, &mem->acts);
+    k2i_acts_carve_cheap(c, d, rows, &mem->acts);
+    k2i_acts_carve_rest(c, d, rows, &mem->acts);
     mem->x_next = k2i_carve(c, rows * d->hidden_size, sizeof(float));
     mem->position = k2i_carve(c, rows, sizeof(uint32_t));
     mem->wanted = k2i_carve(c, rows, sizeof(uint32_t));

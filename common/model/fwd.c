@@ -27,7 +27,8 @@ static const float *rope_row(const k2_model *m, uint32_t position)
 
 /* ---- first phase: queries and keys ------------------------------------------------------------------------------- */
 
-static void queries(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
+/* down: not yet there is the low-rank part before its norm. */
+static void queries(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, bool down)
 {
     const k2_model *m = p->m;
     const k2_dims *d = &m->d;
@@ -37,7 +38,7 @@ static void queries(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
         k2i_linear(l->pack[K2I_W_q], wq, D, n, a->h1 + t * D, D, a->q + t * wq, wq);
         return;
     }
-    k2i_linear(l->pack[K2I_W_q_a], Q, D, n, a->h1 + t * D, D, a->qa + t * Q, Q);
+    if (down) k2i_linear(l->pack[K2I_W_q_a], Q, D, n, a->h1 + t * D, D, a->qa + t * Q, Q);
     k2_kern_rmsnorm_fwd(n, Q, a->qa + t * Q, Q, m->params + l->off[K2I_W_q_a_norm], (float)K2_LORA_NORM_EPS, a->qan + t * Q, Q,
                         a->rqa + t);
     k2i_linear(l->pack[K2I_W_q_b], wq, Q, n, a->qan + t * Q, Q, a->q + t * wq, wq);
@@ -92,7 +93,7 @@ static void phase_qk(void *arg, size_t task, uint32_t member)
     size_t n, t = block(p, task, &n), D = m->d.hidden_size;
     k2_kern_rmsnorm_fwd(n, D, p->a->x + t * D, D, m->params + l->off[K2I_W_input_norm], (float)m->d.rms_norm_eps,
                         p->a->h1 + t * D, D, p->a->r1 + t);
-    queries(p, l, t, n);
+    queries(p, l, t, n, true);
     absorb_queries(p, l, t, n);
     keys(p, l, t, n);
 }
@@ -110,6 +111,16 @@ static k2_keys keys_of_row(const k2i_pass *p, size_t t)
                      .page_stride = page_floats};
 }
 
+/* Each head's output from its latent one. */
+static void values(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
+{
+    const k2_model *m = p->m;
+    size_t H = m->attn.heads, C = m->attn.latent, U = m->d.v_head_dim;
+    float *o = p->a->o + t * H * U;
+    for (size_t h = 0; h < H; h++)
+        k2i_linear(l->uv_nk + h * m->uv_stride, U, C, n, p->a->o_lat + (t * H + h) * C, H * C, o + h * U, H * U);
+}
+
 static void attention(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, k2i_scratch *s)
 {
     const k2_model *m = p->m;
@@ -120,10 +131,9 @@ static void attention(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, k2i_s
         keys.top = p->tops ? s->top : NULL;
         k2_kern_attn_fwd(&m->attn, &keys, p->position[i] + 1u, a->qcat + i * H * W, a->o_lat + i * H * C, s->attn);
     }
-    float *o = a->o + t * H * U, *x2 = a->x2 + t * D;
-    for (size_t h = 0; h < H; h++)
-        k2i_linear(l->uv_nk + h * m->uv_stride, U, C, n, a->o_lat + (t * H + h) * C, H * C, o + h * U, H * U);
-    k2i_linear(l->pack[K2I_W_o], D, H * U, n, o, H * U, x2, D);
+    values(p, l, t, n);
+    float *x2 = a->x2 + t * D;
+    k2i_linear(l->pack[K2I_W_o], D, H * U, n, a->o + t * H * U, H * U, x2, D);
     k2_kern_add(n * D, a->x + t * D, x2);
 }
 
@@ -255,4 +265,36 @@ void k2i_layer_fwd(k2i_pass *p, uint32_t layer, k2i_acts *a, float *x_next)
     group_by_expert(p);
     k2_kern_team_run(team, p->chunks_count, phase_experts, p);
     k2_kern_team_run(team, blocks, phase_combine, p);
+}
+
+/* ---- again ---------------------------------------------------------------------------------------------------------- */
+
+/* Every call is the one of the forward, so every bit is. Expert rows are divided like tokens: the product does not mind whose.
+ */
+static void phase_refill(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    k2i_pass *p = arg;
+    const k2_model *m = p->m;
+    const k2i_layer *l = &m->layers[p->layer];
+    k2i_acts *a = p->a;
+    size_t n, t = block(p, task, &n), D = m->d.hidden_size, width = l->moe ? m->width_shared : m->d.intermediate_size;
+    k2_kern_rmsnorm_fwd(n, D, a->x + t * D, D, m->params + l->off[K2I_W_input_norm], (float)m->d.rms_norm_eps, a->h1 + t * D, D,
+                        a->r1 + t);
+    queries(p, l, t, n, false);
+    absorb_queries(p, l, t, n);
+    values(p, l, t, n);
+    k2_kern_rmsnorm_fwd(n, D, a->x2 + t * D, D, m->params + l->off[K2I_W_post_norm], (float)m->d.rms_norm_eps, a->h2 + t * D, D,
+                        a->r2 + t);
+    k2_kern_swiglu_fwd(n * width, a->gate + t * width, a->up + t * width, a->act + t * width);
+    if (!l->moe) return;
+    size_t KF = (size_t)m->d.num_experts_per_tok * m->d.moe_intermediate_size;
+    k2_kern_swiglu_fwd(n * KF, a->e_gate + t * KF, a->e_up + t * KF, a->e_act + t * KF);
+}
+
+void k2i_layer_refill(k2i_pass *p, uint32_t layer, k2i_acts *a)
+{
+    p->layer = layer;
+    p->a = a;
+    k2_kern_team_run(p->m->team, (p->rows + p->block - 1) / p->block, phase_refill, p);
 }

@@ -134,12 +134,23 @@ void k2_model_init(k2_model *m, uint64_t seed, double std);
 
 /* ---- training ------------------------------------------------------------------------------------------------------ */
 
+/* What a forward does not keep for the backward, which then computes it again, layer by layer; the bits stay. */
+typedef enum k2_recompute {
+    K2_RECOMPUTE_NONE,
+    K2_RECOMPUTE_SELECTIVE, /* what is large and cheap: norms, queries and their latent form, values, products of gate and up */
+    K2_RECOMPUTE_FULL       /* all but each layer's input: a second forward */
+} k2_recompute;
+
+/* "none", "selective", "full"; asserted, the configuration has checked it. */
+k2_recompute k2_recompute_find(const char *name);
+
 /* Packed sequences, one behind the other, no padding. Positions count from 0 in each sequence. */
 typedef struct k2_model_batch {
     size_t tokens_count, seqs_count; /* T, S */
     const int32_t *tokens;           /* [T] ids in [0, V) */
     const uint32_t *seq_starts;      /* [S+1], rising from 0 to T; a sequence has 1 .. max_position_embeddings tokens */
     const int32_t *targets;          /* [T] the id whose log-probability row t gives (for a language model tokens[t+1]); -1: none */
+    k2_recompute recompute;          /* the arena must be of k2_model_train_bytes for it */
     float balance_weight;            /* the backward adds this times the gradient of out->balance; 0: none of it is computed */
 } k2_model_batch;
 
@@ -155,7 +166,11 @@ typedef struct k2_model_out {
 typedef struct k2_model_acts k2_model_acts; /* what the backward needs; lives in the caller's arena */
 
 /* Bytes of arena that one fwd with its bwd takes at most, for up to `tokens` packed tokens (any cut into sequences). */
-size_t k2_model_act_bytes(const k2_dims *dims, uint32_t threads, size_t tokens);
+size_t k2_model_train_bytes(const k2_dims *dims, uint32_t threads, size_t tokens, k2_recompute recompute);
+static inline size_t k2_model_act_bytes(const k2_dims *dims, uint32_t threads, size_t tokens)
+{
+    return k2_model_train_bytes(dims, threads, tokens, K2_RECOMPUTE_NONE);
+}
 
 /* k2_model_fwd - log-probabilities of a packed batch.
  *
@@ -184,10 +199,11 @@ void k2_model_bwd(k2_model *m, k2_model_acts *acts, const float *dlogp, float *g
  *
  *   "layer 3: after attention, row 17"
  *
- * memory   looks at acts that no bwd has used up; out is written only where true comes back
+ * memory   looks at acts that no bwd has used up, and computes again what they have not kept; out is written only where true
+ *          comes back
  * tests    tests/unit/model/grad_test.c
  */
-bool k2_model_acts_bad(const k2_model_acts *acts, char *out, size_t n);
+bool k2_model_acts_bad(k2_model_acts *acts, char *out, size_t n);
 
 /* ---- decoding ------------------------------------------------------------------------------------------------------ */
 

@@ -99,7 +99,10 @@ typedef struct k2i_carver {
 } k2i_carver;
 
 void *k2i_carve(k2i_carver *c, size_t count, size_t size);
-void k2i_acts_carve(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a);
+/* Acts in three parts, each setting its own members: the input; what selective recompute makes again; the rest. */
+void k2i_acts_carve_input(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a);
+void k2i_acts_carve_cheap(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a);
+void k2i_acts_carve_rest(k2i_carver *c, const k2_dims *d, size_t rows, k2i_acts *a);
 /* Tables of a pass: positions and starts are left to the caller. `longest` bounds the positions a row may see. */
 void k2i_pass_carve(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t rows, size_t longest, k2i_pass *p);
 
@@ -108,6 +111,8 @@ static inline size_t k2i_blocks(size_t rows) { return (rows + K2I_ROWS - 1) / K2
 /* Embeddings into x, then one layer: a->x in, x_next out. */
 void k2i_embed(k2i_pass *p, const int32_t *tokens, float *x);
 void k2i_layer_fwd(k2i_pass *p, uint32_t layer, k2i_acts *a, float *x_next);
+/* The cheap part of a layer's acts again, from the input and the rest. */
+void k2i_layer_refill(k2i_pass *p, uint32_t layer, k2i_acts *a);
 
 /* y [rows,n] = x W' from panels. */
 static inline void k2i_linear(const float *panels, size_t n, size_t k, size_t rows, const float *x, size_t ldx, float *y, size_t ldy)
@@ -178,7 +183,8 @@ struct k2_model_acts {
     k2_model *m;
     k2_model_batch batch;
     k2i_pass pass;
-    k2i_acts *layers; /* [L] */
+    k2i_acts *layers; /* [L]; with recompute they share the parts that are computed again */
+    uint32_t held;    /* layer whose values those parts hold */
     float *x_last;    /* [T,D] */
     uint32_t *rows;   /* [count] rows that have a target */
     size_t rows_count;

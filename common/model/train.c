@@ -4,16 +4,37 @@
 #include <stdio.h>
 #include <string.h>
 
-/* All memory of one forward and backward but the acts themselves. Without an arena the bytes are counted. */
-static void carve_all(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t tokens, size_t longest, k2_model_acts *acts)
+k2_recompute k2_recompute_find(const char *name)
 {
-    size_t H = d->num_attention_heads, D = d->hidden_size;
+    static const char *const names[] = {
+        [K2_RECOMPUTE_NONE] = "none", [K2_RECOMPUTE_SELECTIVE] = "selective", [K2_RECOMPUTE_FULL] = "full"};
+    size_t i = 0;
+    while (i < K2_COUNT(names) && strcmp(names[i], name) != 0) i++;
+    K2_ASSERT(i < K2_COUNT(names));
+    return (k2_recompute)i;
+}
+
+/* All memory of one forward and backward but the acts themselves. Without an arena the bytes are counted. */
+static void layers_carve(k2i_carver *c, const k2_dims *d, size_t tokens, k2_recompute recompute, k2_model_acts *acts)
+{
+    k2i_acts shared = {0};
     acts->layers = k2i_carve(c, d->num_hidden_layers, sizeof(k2i_acts));
+    if (recompute != K2_RECOMPUTE_NONE) k2i_acts_carve_cheap(c, d, tokens, &shared);
+    if (recompute == K2_RECOMPUTE_FULL) k2i_acts_carve_rest(c, d, tokens, &shared);
     for (uint32_t i = 0; i < d->num_hidden_layers; i++) {
-        k2i_acts a;
-        k2i_acts_carve(c, d, tokens, &a);
+        k2i_acts a = shared;
+        k2i_acts_carve_input(c, d, tokens, &a);
+        if (recompute == K2_RECOMPUTE_NONE) k2i_acts_carve_cheap(c, d, tokens, &a);
+        if (recompute != K2_RECOMPUTE_FULL) k2i_acts_carve_rest(c, d, tokens, &a);
         if (acts->layers) acts->layers[i] = a;
     }
+}
+
+static void carve_all(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t tokens, size_t longest, k2_recompute recompute,
+                      k2_model_acts *acts)
+{
+    size_t H = d->num_attention_heads, D = d->hidden_size;
+    layers_carve(c, d, tokens, recompute, acts);
     acts->x_last = k2i_carve(c, tokens * D, sizeof(float));
     acts->rows = k2i_carve(c, tokens, sizeof(uint32_t));
     acts->pass.position = k2i_carve(c, tokens, sizeof(uint32_t));
@@ -42,12 +63,12 @@ static void carve_all(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t 
     acts->grads.logits = k2i_carve(c, threads * acts->pass.logits_rows * d->vocab_size, sizeof(float));
 }
 
-size_t k2_model_act_bytes(const k2_dims *dims, uint32_t threads, size_t tokens)
+size_t k2_model_train_bytes(const k2_dims *dims, uint32_t threads, size_t tokens, k2_recompute recompute)
 {
     k2i_carver c = {0};
     k2_model_acts count_only = {0};
     k2i_carve(&c, 1, sizeof(count_only));
-    carve_all(&c, dims, threads, tokens, K2_MIN(tokens, (size_t)dims->max_position_embeddings), &count_only);
+    carve_all(&c, dims, threads, tokens, K2_MIN(tokens, (size_t)dims->max_position_embeddings), recompute, &count_only);
     return c.bytes;
 }
 
@@ -72,7 +93,7 @@ static k2_model_acts *acts_begin(k2_model *m, const k2_model_batch *b, k2_arena 
     k2i_carver c = {.arena = arena};
     k2_model_acts *acts = k2i_carve(&c, 1, sizeof(*acts));
     memset(acts, 0, sizeof(*acts));
-    carve_all(&c, &m->d, k2_kern_team_threads(m->team), b->tokens_count, longest, acts);
+    carve_all(&c, &m->d, k2_kern_team_threads(m->team), b->tokens_count, longest, b->recompute, acts);
     acts->m = m;
     acts->batch = *b;
     acts->pass.m = m;
@@ -146,6 +167,7 @@ k2_model_acts *k2_model_fwd(k2_model *m, const k2_model_batch *batch, k2_arena *
         const uint32_t *starts = acts->layers[i].starts;
         for (uint32_t e = 0; e < m->d.n_routed_experts; e++) loads[e] = starts[e + 1] - starts[e];
     }
+    acts->held = layers - 1;
     memset(out->logp, 0, batch->tokens_count * sizeof(float));
     if (out->entropy) memset(out->entropy, 0, batch->tokens_count * sizeof(float));
     head_arg head = {.acts = acts, .out = out};
@@ -153,6 +175,20 @@ k2_model_acts *k2_model_fwd(k2_model *m, const k2_model_batch *batch, k2_arena *
     k2_kern_team_run(m->team, (acts->rows_count + step - 1) / step, phase_head, &head);
     k2_hot_end();
     return acts;
+}
+
+/* What layer i's backward needs is there. The input of the next layer is written once more, with the same values. */
+static void layer_restore(k2_model_acts *acts, uint32_t i)
+{
+    k2_recompute how = acts->batch.recompute;
+    if (how == K2_RECOMPUTE_NONE || acts->held == i) return;
+    acts->held = i;
+    acts->pass.tops = NULL; /* they have been told */
+    if (how == K2_RECOMPUTE_SELECTIVE)
+        k2i_layer_refill(&acts->pass, i, &acts->layers[i]);
+    else
+        k2i_layer_fwd(&acts->pass, i, &acts->layers[i],
+                      i + 1 < acts->m->d.num_hidden_layers ? acts->layers[i + 1].x : acts->x_last);
 }
 
 /* Embedding rows, in batch order for every id: tasks own columns. */
@@ -181,6 +217,7 @@ void k2_model_bwd(k2_model *m, k2_model_acts *acts, const float *dlogp, float *g
                   .balance_weight = acts->batch.balance_weight};
     k2i_head_bwd(acts, dlogp);
     for (uint32_t i = m->d.num_hidden_layers; i-- > 0;) {
+        layer_restore(acts, i);
         acts->pass.layer = i;
         acts->pass.a = &acts->layers[i];
         k2i_ffn_bwd(&b);
@@ -236,13 +273,15 @@ static bool layer_bad(const k2_model *m, uint32_t layer, const k2i_acts *a, size
     return false;
 }
 
-bool k2_model_acts_bad(const k2_model_acts *acts, char *out, size_t n)
+bool k2_model_acts_bad(k2_model_acts *acts, char *out, size_t n)
 {
     K2_ASSERT(!acts->used);
     const k2_model *m = acts->m;
     size_t T = acts->batch.tokens_count;
-    for (uint32_t i = 0; i < m->d.num_hidden_layers; i++)
+    for (uint32_t i = 0; i < m->d.num_hidden_layers; i++) {
+        layer_restore(acts, i);
         if (layer_bad(m, i, &acts->layers[i], T, out, n)) return true;
+    }
     const piece last = {"output of the last layer", acts->x_last, T, m->d.hidden_size};
     return piece_bad(&last, "", out, n);
 }

@@ -122,8 +122,9 @@ static void dense(void **state)
     check_model(3);
 }
 
-/* Gradients accumulate, do not depend on threads, and are the same on every path of the kernels. */
-static void bits_do_not_depend_on_threads_or_path(void **state)
+/* Gradients accumulate, do not depend on threads or on what is computed again, and are the same on every path of the kernels.
+ */
+static void bits_do_not_depend_on_threads_path_or_recompute(void **state)
 {
     (void)state;
     for (int kind = 0; kind < TEST_MODELS; kind++) {
@@ -132,11 +133,17 @@ static void bits_do_not_depend_on_threads_or_path(void **state)
         test_batch t = test_batch_new(&d, lens, 5, 21);
         t.b.balance_weight = 0.5f;
         float *want = NULL, *logp_want = NULL;
-        for (uint32_t run = 0; run < 5; run++) {
-            static const struct {
-                uint32_t threads;
-                k2_isa isa;
-            } runs[] = {{1, K2_ISA_COUNT}, {2, K2_ISA_COUNT}, {3, K2_ISA_COUNT}, {1, K2_ISA_AVX2}, {1, K2_ISA_PORTABLE}};
+        static const struct {
+            uint32_t threads;
+            k2_isa isa;
+            k2_recompute recompute;
+        } runs[] = {{1, K2_ISA_COUNT, K2_RECOMPUTE_NONE},      {2, K2_ISA_COUNT, K2_RECOMPUTE_NONE},
+                    {3, K2_ISA_COUNT, K2_RECOMPUTE_NONE},      {1, K2_ISA_AVX2, K2_RECOMPUTE_NONE},
+                    {1, K2_ISA_PORTABLE, K2_RECOMPUTE_NONE},   {1, K2_ISA_COUNT, K2_RECOMPUTE_SELECTIVE},
+                    {3, K2_ISA_COUNT, K2_RECOMPUTE_SELECTIVE}, {1, K2_ISA_COUNT, K2_RECOMPUTE_FULL},
+                    {3, K2_ISA_COUNT, K2_RECOMPUTE_FULL}};
+        for (size_t run = 0; run < K2_COUNT(runs); run++) {
+            t.b.recompute = runs[run].recompute;
             k2_isa best = k2_kern_isa();
             if (runs[run].isa != K2_ISA_COUNT && k2_kern_isa_use(runs[run].isa) != K2_OK) continue;
             k2_model *m = test_model(&d, runs[run].threads, 3);
@@ -163,14 +170,31 @@ static void bits_do_not_depend_on_threads_or_path(void **state)
     }
 }
 
-/* The first activation that is not finite is named: the layer whose weight is infinite, or nothing. */
-static void bad_activations_are_named(void **state)
+/* Each step gives memory back; full recompute needs but one more row a token and layer. */
+static void recompute_saves_memory(void **state)
 {
     (void)state;
     for (int kind = 0; kind < TEST_MODELS; kind++) {
         k2_dims d = test_dims(kind);
+        size_t none = k2_model_train_bytes(&d, 1, 256, K2_RECOMPUTE_NONE),
+               some = k2_model_train_bytes(&d, 1, 256, K2_RECOMPUTE_SELECTIVE),
+               full = k2_model_train_bytes(&d, 1, 256, K2_RECOMPUTE_FULL);
+        assert_true(full < some && some < none);
+        d.num_hidden_layers++; /* a table of pointers comes with it */
+        size_t more = k2_model_train_bytes(&d, 1, 256, K2_RECOMPUTE_FULL) - full, row = d.hidden_size * sizeof(float);
+        assert_true(more >= 256 * row && more <= 256 * row + 1024);
+    }
+}
+
+/* The first activation that is not finite is named: the layer whose weight is infinite, or nothing. */
+static void bad_activations_are_named(void **state)
+{
+    (void)state;
+    for (int run = 0; run < 3 * TEST_MODELS; run++) {
+        k2_dims d = test_dims(run / 3);
         const uint32_t lens[] = {7, 3};
         test_batch t = test_batch_new(&d, lens, 2, 21);
+        t.b.recompute = (k2_recompute)(run % 3);
         k2_model *m = test_model(&d, 1, 3);
         k2_arena arena;
         float logp[10];
@@ -196,7 +220,8 @@ int main(void)
         cmocka_unit_test(qlora_yarn_odd),
         cmocka_unit_test(groups_tied),
         cmocka_unit_test(dense),
-        cmocka_unit_test(bits_do_not_depend_on_threads_or_path),
+        cmocka_unit_test(bits_do_not_depend_on_threads_path_or_recompute),
+        cmocka_unit_test(recompute_saves_memory),
         cmocka_unit_test(bad_activations_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,7 +109,7 @@ static inline void test_batch_free(test_batch *t)
 static inline void test_run(k2_model *m, uint32_t threads, const k2_model_batch *b, const k2_model_out *out, const float *dlogp, float *grads)
 {
     k2_arena arena;
-    k2_arena_init(&arena, k2_model_act_bytes(k2_model_dims(m), threads, b->tokens_count));
+    k2_arena_init(&arena, k2_model_train_bytes(k2_model_dims(m), threads, b->tokens_count, b->recompute));
     k2_model_acts *acts = k2_model_fwd(m, b, &arena, out);
     if (dlogp) k2_model_bwd(m, acts, dlogp, grads);
     k2_arena_fini(&arena);

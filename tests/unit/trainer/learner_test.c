@@ -95,6 +95,33 @@ static void test_learns(void **state)
     fixture_run(1, learn_body, NULL);
 }
 
+/* Computing again gives what keeping gives. */
+static void recompute_body(fixture_rank *r)
+{
+    k2i_learner_config config = {.dims = fixture_dims(),
+                                 .threads = 1,
+                                 .lanes = 2,
+                                 .micro_tokens = 32,
+                                 .recompute = *(const k2_recompute *)r->arg,
+                                 .coll = r->coll};
+    k2i_learner *l = NULL;
+    k2_error err;
+    K2_ASSERT(k2i_learner_new(&config, &l, &err) == K2_OK);
+    k2_model_init(k2i_learner_model(l), 5, 0.2);
+    k2i_learner_params_changed(l);
+    train(l, 3);
+    r->digest = fixture_digest(l);
+    k2i_learner_free(l);
+}
+
+static void test_recompute(void **state)
+{
+    (void)state;
+    k2_digest expected = fixture_run(1, train_body, &(uint32_t){1});
+    for (k2_recompute how = K2_RECOMPUTE_NONE; how <= K2_RECOMPUTE_FULL; how++)
+        assert_true(k2_digest_equal(expected, fixture_run(1, recompute_body, &how)));
+}
+
 /* MuonClip: the largest score is one that no head has after its update, by the next pass on the same sequences. */
 static void clip_body(fixture_rank *r)
 {
@@ -284,13 +311,10 @@ static void test_memory_is_known(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_learns),
-        cmocka_unit_test(test_muon_clip),
-        cmocka_unit_test(test_balance),
-        cmocka_unit_test(test_bias),
-        cmocka_unit_test(test_nan_is_skipped),
-        cmocka_unit_test(test_overflow_is_skipped),
+        cmocka_unit_test(test_same_bits),       cmocka_unit_test(test_learns),
+        cmocka_unit_test(test_recompute),       cmocka_unit_test(test_muon_clip),
+        cmocka_unit_test(test_balance),         cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_nan_is_skipped),  cmocka_unit_test(test_overflow_is_skipped),
         cmocka_unit_test(test_memory_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
