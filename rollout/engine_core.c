@@ -518,6 +518,7 @@ void k2i_core_stats_get(const k2i_core *c, k2i_core_stats *out)
     out->pages_held = k2i_pages_held(&c->pages);
     out->pages_total = c->pages.count;
     out->evictions = c->pages.evictions;
+    out->prefix_hits = c->pages.hits;
 }
 
 void k2i_core_check(const k2i_core *c)

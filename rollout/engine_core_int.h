@@ -115,6 +115,7 @@ typedef struct k2i_core_stats {
     uint32_t pages_held, pages_total;
     uint64_t waiting_tokens; /* tokens that requests in work may still draw: what a router balances by */
     uint64_t steps, prefill_rows, decode_rows, cached_tokens, generated, finished, preemptions, evictions, stale, canceled;
+    uint64_t prefix_hits; /* shared pages that requests have found */
 } k2i_core_stats;
 
 typedef struct k2i_core k2i_core;

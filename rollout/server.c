@@ -54,6 +54,7 @@ static void respond_health(k2i_server *s, k2_http_req *req)
     COUNTER("k2_rollout_steps_total", steps, "engine steps")                                                                   \
     COUNTER("k2_rollout_prefill_tokens_total", prefill_rows, "prompt positions computed")                                      \
     COUNTER("k2_rollout_cached_tokens_total", cached_tokens, "prompt positions that shared pages have saved")                  \
+    COUNTER("k2_rollout_prefix_hits_total", prefix_hits, "shared pages that requests have found")                              \
     COUNTER("k2_rollout_decode_rows_total", decode_rows, "positions computed one at a time")                                   \
     COUNTER("k2_rollout_generated_tokens_total", generated, "tokens drawn")                                                    \
     COUNTER("k2_rollout_finished_total", finished, "requests that have ended, for any reason")                                 \

@@ -78,7 +78,7 @@ static void test_choices_are_single_requests(void **state)
     reply whole = ask("POST", COMPLETIONS, body);
     const char *at = whole.body.data;
     for (int i = 0; i < 3; i++) {
-        char index[16], text[2048] = "\"token_ids\":[";
+        char index[24], text[2048] = "\"token_ids\":[";
         snprintf(body, sizeof body, form, "", 1, 7 + i);
         answer one = complete(COMPLETIONS, body, false);
         assert_same(&one, &all.choice[i]);

@@ -67,6 +67,8 @@ static void test_plain_equals_streamed(void **state)
         assert_int_equal(k2_tokenizer_decode(tokenizer, (const int32_t *)a.ids, a.count, &text, NULL), K2_OK);
         assert_string_equal(a.text, text.data);
         k2_buf_fini(&text);
+        answer_fini(&a);
+        answer_fini(&b);
     }
 }
 
