@@ -55,7 +55,9 @@ static k2_code check_model(k2m_run *r, k2_error *err)
     if (code == K2_OK && c->model_dir[0]) code = check_weights(r, err);
     if (code != K2_OK) return code;
     r->model = dims_fingerprint(&r->dims);
-    code = k2_tokenizer_open(c->tokenizer_kind, NULL, &r->tokenizer, err);
+    const k2_tokenizer_spec spec = {
+        .kind = c->tokenizer_kind, .path = k2_config_tokenizer_path(c, c->model_dir), .pattern = c->tokenizer_pattern};
+    code = k2_tokenizer_load(&spec, &r->tokenizer, err);
     if (code == K2_OK && k2_tokenizer_vocab(r->tokenizer) > r->dims.vocab_size)
         code = k2_error_set(err, K2_BAD_INPUT, "tokenizer.kind: \"%s\" has %u ids, the model's vocab_size is %u",
                             c->tokenizer_kind, k2_tokenizer_vocab(r->tokenizer), r->dims.vocab_size);

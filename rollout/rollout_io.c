@@ -301,7 +301,10 @@ static k2_code load_sizes(worker *w, k2_error *err)
     char *path =
         w->config.model_dir[0] ? k2_asprintf("%s/config.json", w->config.model_dir) : k2_strdup(w->config.model_config);
     k2_code code = k2_weights_dims_load(path, &w->dims, err);
-    if (code == K2_OK) code = k2_tokenizer_open(w->config.tokenizer_kind, NULL, &w->tokenizer, err);
+    const k2_tokenizer_spec spec = {.kind = w->config.tokenizer_kind,
+                                    .path = k2_config_tokenizer_path(&w->config, w->config.model_dir),
+                                    .pattern = w->config.tokenizer_pattern};
+    if (code == K2_OK) code = k2_tokenizer_load(&spec, &w->tokenizer, err);
     if (code == K2_OK && w->dims.vocab_size < k2_tokenizer_vocab(w->tokenizer))
         code = k2_error_set(err, K2_BAD_INPUT, "%s: vocab_size: found %u, expected at least %u of the tokenizer \"%s\"", path,
                             w->dims.vocab_size, k2_tokenizer_vocab(w->tokenizer), w->config.tokenizer_kind);

@@ -54,7 +54,10 @@ static k2_code load(alone *a, const k2i_options *o, k2_error *err)
     k2_code code = k2_weights_dims_load(path, &a->dims, err);
     k2_free(path);
     if (code != K2_OK) return code;
-    code = k2_tokenizer_open(o->config.tokenizer_kind, NULL, &a->tokenizer, err);
+    const k2_tokenizer_spec spec = {.kind = o->config.tokenizer_kind,
+                                    .path = k2_config_tokenizer_path(&o->config, o->model),
+                                    .pattern = o->config.tokenizer_pattern};
+    code = k2_tokenizer_load(&spec, &a->tokenizer, err);
     if (code != K2_OK) return code;
     if (a->dims.vocab_size < k2_tokenizer_vocab(a->tokenizer))
         return k2_error_set(err, K2_BAD_INPUT,

@@ -14,6 +14,12 @@ static k2_code check_model(const k2_config *c, k2_error *err)
     if (fresh == start)
         return k2_error_set(err, K2_BAD_INPUT, "model.config, model.dir: found %s, expected exactly one of them",
                             fresh ? "both" : "neither");
+    if (!is(c->tokenizer_kind, "byte") && fresh && !c->tokenizer_path[0])
+        return k2_error_set(err, K2_BAD_INPUT, "tokenizer.path: is empty, expected the place of the tokenizer of kind \"%s\"",
+                            c->tokenizer_kind);
+    if (is(c->tokenizer_kind, "byte") && c->tokenizer_path[0])
+        return k2_error_set(err, K2_BAD_INPUT, "tokenizer.path: found \"%.200s\", but tokenizer.kind \"byte\" reads no file",
+                            c->tokenizer_path);
     return K2_OK;
 }
 

@@ -58,3 +58,8 @@ bool k2i_choice_known(const char *choices, const char *word)
         at = end;
     }
 }
+
+const char *k2_config_tokenizer_path(const k2_config *c, const char *model_dir)
+{
+    return c->tokenizer_path[0] || strcmp(c->tokenizer_kind, "byte") == 0 ? c->tokenizer_path : model_dir;
+}

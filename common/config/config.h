@@ -56,6 +56,9 @@ k2_code k2_config_set(k2_config *c, const char *assignment, k2_error *err);
 /* What must hold between keys (ranks and lanes, budget and longest answer, files that a mode needs). Touches no file. */
 k2_code k2_config_check(const k2_config *c, k2_error *err);
 
+/* Where the tokenizer is: tokenizer.path, else for kinds that read files the model's directory. Lives as long as what it is of. */
+const char *k2_config_tokenizer_path(const k2_config *c, const char *model_dir);
+
 /* The whole configuration as JSON, every key written out, in the order of the table. k2_free the text. */
 char *k2_config_json(const k2_config *c);
 

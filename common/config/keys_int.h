@@ -27,7 +27,12 @@
     STR(model_config, "model.config", "", SAME, "Hugging Face config.json with the sizes of a new model")                        \
     STR(model_dir, "model.dir", "", SAME, "Hugging Face model directory to start from, instead of a new model")                  \
     F64(model_init_std, "model.init_std", 0.02, 0, 10, SAME, "standard deviation of new weights")                                \
-    ENUM(tokenizer_kind, "tokenizer.kind", "byte", "byte", SAME, "tokenizer")                                                    \
+    ENUM(tokenizer_kind, "tokenizer.kind", "byte", "byte|tiktoken|json|auto", SAME,                                              \
+         "byte: no file; tiktoken: tiktoken.model or another file of ranks; json: tokenizer.json; auto: what tokenizer.path holds") \
+    STR(tokenizer_path, "tokenizer.path", "", SAME,                                                                              \
+        "the tokenizer's directory or file, on every machine of the run; empty: model.dir, unless the kind is byte")             \
+    ENUM(tokenizer_pattern, "tokenizer.pattern", "", "|kimi|qwen|cl100k", SAME,                                                  \
+         "tiktoken: how text is cut into words; empty: what goes with the file's name")                                          \
                                                                                                                                  \
     STR(data_prompts, "data.prompts", "", SAME, "training prompts, JSONL")                                                       \
     STR(data_heldout, "data.heldout", "", SAME, "held-out prompts for evaluation, JSONL")                                        \

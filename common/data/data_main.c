@@ -53,16 +53,30 @@ static const struct {
     k2_code (*run)(char **args, int count, k2_error *err);
     const char *usage, *what, *options;
 } commands[] = {
-    {"text2idx", k2i_data_text2idx, "k2rl data text2idx OUT_PREFIX FILE|DIR... [--split]",
-     "Write text files as Megatron token files OUT_PREFIX.idx and OUT_PREFIX.bin, byte tokenizer, EOS behind each document.",
+    {"text2idx", k2i_data_text2idx, "k2rl data text2idx OUT_PREFIX FILE|DIR... [--split] [--tokenizer DIR]",
+     "Write text files as Megatron token files OUT_PREFIX.idx and OUT_PREFIX.bin, the tokenizer's end of text behind each "
+     "document.",
      "  FILE      one document a file; a second name of a file that was read before is skipped\n"
      "  DIR       its regular files in the order of their names; links and sub-directories are left out\n"
-     "  --split   documents are the paragraphs: runs of lines between blank ones\n"},
-    {"jsonl2idx", k2i_data_jsonl2idx, "k2rl data jsonl2idx OUT_PREFIX FILE|DIR... [--field NAME]",
-     "Write one field of JSON lines as Megatron token files, byte tokenizer, EOS behind each document.",
-     "  --field NAME   the field that holds the text (default: text)\n"},
-    {"show", k2i_data_show, "k2rl data show PREFIX|FILE.jsonl",
-     "Check a token file or a prompt file, and print its counts, its fingerprint and its first item.", ""},
+     "  --split   documents are the paragraphs: runs of lines between blank ones\n"
+     "  --tokenizer DIR   its ids: a directory with tokenizer.json or tiktoken.model, or such a file (default: bytes)\n"
+     "  --pattern NAME    kimi, qwen or cl100k, for ranks in a file of another name\n"},
+    {"jsonl2idx", k2i_data_jsonl2idx, "k2rl data jsonl2idx OUT_PREFIX FILE|DIR... [--field NAME] [--tokenizer DIR]",
+     "Write one field of JSON lines as Megatron token files, the tokenizer's end of text behind each document.",
+     "  --field NAME   the field that holds the text (default: text)\n"
+     "  --tokenizer DIR   its ids: a directory with tokenizer.json or tiktoken.model, or such a file (default: bytes)\n"
+     "  --pattern NAME    kimi, qwen or cl100k, for ranks in a file of another name\n"},
+    {"tokens", k2i_data_tokens, "k2rl data tokens [--tokenizer DIR] TEXT|-",
+     "Show the tokens of a text, or of standard input: a line for each with its id and its bytes.",
+     "  --tokenizer DIR   its ids: a directory with tokenizer.json or tiktoken.model, or such a file (default: bytes)\n"
+     "  --pattern NAME    kimi, qwen or cl100k, for ranks in a file of another name\n"
+     "  --trusted         names of special tokens in the text are special tokens\n"
+     "  --ids             print the ids alone\n"
+     "  --decode          TEXT is ids, and their text is printed\n"},
+    {"show", k2i_data_show, "k2rl data show PREFIX|FILE.jsonl [--tokenizer DIR]",
+     "Check a token file or a prompt file, and print its counts, its fingerprint and its first item.",
+     "  --tokenizer DIR   its ids: a directory with tokenizer.json or tiktoken.model, or such a file (default: bytes)\n"
+     "  --pattern NAME    kimi, qwen or cl100k, for ranks in a file of another name\n"},
     {"task", k2i_data_task, "k2rl data task quickstart|licences --out DIR [options]",
      "Generate a task: a corpus for pretraining and, for quickstart, prompts to train on and held-out prompts to measure with.",
      "  quickstart        word games, drawn anew for each seed\n"
@@ -102,7 +116,7 @@ int k2_data_main(int argc, char **argv)
 {
     k2_error err = {0};
     if (argc < 2) {
-        fprintf(stderr, "k2rl data: a command is missing: text2idx, jsonl2idx, show or task\n");
+        fprintf(stderr, "k2rl data: a command is missing: text2idx, jsonl2idx, tokens, show or task\n");
         return 2;
     }
     if (asks_for_help(argv[1])) {

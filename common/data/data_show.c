@@ -34,31 +34,26 @@ static k2_code prompts_show(const char *path, k2_error *err)
     return K2_OK;
 }
 
-/* The beginning of the first sequence, as text where it may be of the byte tokenizer, with special ids by name. */
-static k2_code sequence_print(const k2_idx *x, k2_error *err)
+/* The beginning of the first sequence: what can be printed as it is, special ids by name, other ids by number. */
+static k2_code sequence_print(const k2_idx *x, const k2_tokenizer *t, k2_error *err)
 {
     int32_t ids[SHOWN_TOKENS];
     const uint32_t count = K2_MIN(k2_idx_length(x, 0), SHOWN_TOKENS);
-    k2_tokenizer *t = NULL;
     k2_code code = k2_idx_read(x, 0, 0, count, ids, err);
-    if (code == K2_OK) code = k2_tokenizer_open("byte", NULL, &t, err);
     if (code != K2_OK) return code;
     printf("first        ");
     for (uint32_t i = 0; i < count; i++) {
         const char *special = k2_tokenizer_special_name(t, ids[i]);
         if (special)
             printf("<%s>", special);
-        else if (ids[i] >= 0x20 && ids[i] < 0x7f)
-            putchar((char)ids[i]);
-        else
+        else if (!k2i_token_print(t, ids[i]))
             printf("<%d>", ids[i]);
     }
     printf("%s\n", count < k2_idx_length(x, 0) ? " ..." : "");
-    k2_tokenizer_close(t);
     return K2_OK;
 }
 
-static k2_code idx_show(const char *prefix, k2_error *err)
+static k2_code idx_show(const char *prefix, const k2_tokenizer *t, k2_error *err)
 {
     k2_idx *x = NULL;
     k2_code code = k2_idx_open(prefix, &x, err);
@@ -73,7 +68,7 @@ static k2_code idx_show(const char *prefix, k2_error *err)
            k2_idx_sequences(x), k2_idx_tokens(x));
     printf("lengths      %u to %u, mean %.1f\n", shortest, longest, (double)k2_idx_tokens(x) / (double)k2_idx_sequences(x));
     fingerprint_print(k2_idx_fingerprint(x));
-    code = sequence_print(x, err);
+    code = sequence_print(x, t, err);
     k2_idx_close(x);
     return code;
 }
@@ -86,14 +81,19 @@ static bool has_suffix(const char *s, const char *suffix)
 
 k2_code k2i_data_show(char **args, int count, k2_error *err)
 {
+    const char *path = NULL, *pattern = NULL;
+    const k2_option options[] = {{.name = "--tokenizer", .text = &path}, {.name = "--pattern", .text = &pattern}};
     int operands = 0;
-    k2_code code = k2_args_parse(args, count, NULL, 0, &operands, NULL, err);
+    k2_code code = k2_args_parse(args, count, options, K2_COUNT(options), &operands, NULL, err);
     if (code != K2_OK) return code;
     if (operands != 1) return k2_error_set(err, K2_BAD_INPUT, "%d operands, expected one PREFIX or FILE.jsonl", operands);
     if (has_suffix(args[0], ".jsonl")) return prompts_show(args[0], err);
-    if (!has_suffix(args[0], ".idx") && !has_suffix(args[0], ".bin")) return idx_show(args[0], err);
-    char *prefix = k2_strndup(args[0], strlen(args[0]) - strlen(".idx"));
-    code = idx_show(prefix, err);
+    const bool whole = has_suffix(args[0], ".idx") || has_suffix(args[0], ".bin");
+    char *prefix = k2_strndup(args[0], strlen(args[0]) - (whole ? strlen(".idx") : 0));
+    k2_tokenizer *t = NULL;
+    code = k2i_tokenizer_of(path, pattern, &t, err);
+    if (code == K2_OK) code = idx_show(prefix, t, err);
+    k2_tokenizer_close(t);
     k2_free(prefix);
     return code;
 }

@@ -166,8 +166,11 @@ k2_code k2i_text_convert(const char *prefix, char **paths, int count, k2i_text_o
 {
     writer w = {.split = options.split, .field = options.field};
     k2_tokens_init(&w.tokens, INT32_MAX);
-    k2_code code = k2_tokenizer_open("byte", NULL, &w.tokenizer, err);
-    if (code != K2_OK) return code;
+    k2_code code = k2i_tokenizer_of(options.tokenizer, options.pattern, &w.tokenizer, err);
+    if (code == K2_OK && k2_tokenizer_eos(w.tokenizer) < 0)
+        code = k2_error_set(err, K2_UNSUPPORTED, "%s: names no token that ends a text (eos_token of tokenizer_config.json)",
+                            options.tokenizer);
+    if (code != K2_OK) goto close_tokenizer;
     code = k2_idx_builder_begin(prefix, k2_idx_dtype_for(k2_tokenizer_vocab(w.tokenizer)), &w.builder, err);
     if (code != K2_OK) goto close_tokenizer;
     code = inputs_add(&w, paths, count, err);
@@ -196,7 +199,9 @@ static k2_code command(char **operands, int count, k2i_text_options options, k2_
 k2_code k2i_data_text2idx(char **args, int count, k2_error *err)
 {
     k2i_text_options o = {0};
-    const k2_option options[] = {{.name = "--split", .flag = &o.split}};
+    const k2_option options[] = {{.name = "--split", .flag = &o.split},
+                                 {.name = "--tokenizer", .text = &o.tokenizer},
+                                 {.name = "--pattern", .text = &o.pattern}};
     int operands = 0;
     k2_code code = k2_args_parse(args, count, options, K2_COUNT(options), &operands, NULL, err);
     return code == K2_OK ? command(args, operands, o, err) : code;
@@ -205,7 +210,9 @@ k2_code k2i_data_text2idx(char **args, int count, k2_error *err)
 k2_code k2i_data_jsonl2idx(char **args, int count, k2_error *err)
 {
     k2i_text_options o = {.field = "text"};
-    const k2_option options[] = {{.name = "--field", .text = &o.field}};
+    const k2_option options[] = {{.name = "--field", .text = &o.field},
+                                 {.name = "--tokenizer", .text = &o.tokenizer},
+                                 {.name = "--pattern", .text = &o.pattern}};
     int operands = 0;
     k2_code code = k2_args_parse(args, count, options, K2_COUNT(options), &operands, NULL, err);
     return code == K2_OK ? command(args, operands, o, err) : code;

@@ -6,6 +6,8 @@
 
 typedef struct k2i_text_options {
     bool split;        /* documents are paragraphs, not files */
+    const char *tokenizer; /* its directory or file; NULL: the byte tokenizer */
+    const char *pattern;   /* of ranks whose file's name says nothing; NULL otherwise */
     const char *field; /* the files are JSON lines, and this field of each is a document; NULL: they are text */
 } k2i_text_options;
 

@@ -122,16 +122,20 @@ static k2_code find_file(const char *path, const char **kind, char **file, k2_er
     const bool automatic = strcmp(*kind, "auto") == 0;
     if (!path || !*path) return k2_error_set(err, K2_BAD_INPUT, "tokenizer kind \"%s\" needs a path", *kind);
     if (stat(path, &st) != 0) return k2_error_set(err, K2_NOT_FOUND, "%.300s: there is no such file or directory", path);
-    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    if (!S_ISDIR(st.st_mode)) {
+        const size_t n = strlen(path);
+        if (automatic) *kind = n > 5 && strcmp(path + n - 5, ".json") == 0 ? "json" : "tiktoken";
+        *file = k2_strdup(path);
+        return K2_OK;
+    }
     for (size_t i = 0; i < K2_COUNT(files); i++) {
         if (!automatic && strcmp(*kind, files[i].kind) != 0) continue;
-        char *try = S_ISDIR(st.st_mode) ? k2_asprintf("%s/%s", path, files[i].file) : k2_strdup(path);
-        if (S_ISDIR(st.st_mode) ? k2_file_exists(try) : !automatic || strcmp(name, files[i].file) == 0) {
-            *kind = files[i].kind;
-            *file = try;
-            return K2_OK;
-        }
-        k2_free(try);
+        *file = k2_asprintf("%s/%s", path, files[i].file);
+        *kind = files[i].kind;
+        if (k2_file_exists(*file)) return K2_OK;
+        k2_free(*file);
+        *file = NULL;
+        if (automatic) *kind = "auto";
     }
     return k2_error_set(err, K2_NOT_FOUND, "%.300s: no tokenizer file is known there; looked for %s", path,
                         strcmp(*kind, "json") == 0 ? "tokenizer.json"

@@ -21,7 +21,7 @@ master() { refuse "$1" "$K2RL" master --cfg small.json --run-dir "$SCRATCH/r" "$
 refuse 'unknown command' "$K2RL" mastre
 refuse 'cfg' "$K2RL" master
 refuse 'nowhere.json' "$K2RL" master --cfg nowhere.json
-for command in master trainer rollout proxy config version 'data text2idx' 'data jsonl2idx' 'data show' 'data task'; do
+for command in master trainer rollout proxy config version 'data text2idx' 'data jsonl2idx' 'data tokens' 'data show' 'data task'; do
   refuse 'unknown option --frob' "$K2RL" $command --frob
   [[ $("$K2RL" $command --help) == "usage: k2rl ${command%% *}"* ]] || fail "$command --help prints no usage"
 done
