@@ -22,7 +22,7 @@ static void usage(FILE *out)
         "  --master URL        control address of the master\n"
         "  --index I           number of this worker, from 0\n"
         "  --nonce N           number that the master knows this start by\n"
-        "  --model DIR         directory with config.json and model.safetensors\n"
+        "  --model DIR         Hugging Face model directory\n"
         "  --listen HOST:PORT  where to serve; port 0 takes a free one (" WORKER_LISTEN "; alone " ALONE_LISTEN ")\n"
         "  --name NAME         name of the served model (k2rl)\n"
         "  --set PATH=VALUE    one key of the configuration, such as rollout.batch_max=8; those under rollout. and tokenizer. "

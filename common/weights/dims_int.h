@@ -134,8 +134,8 @@ typedef enum k2i_need {
     X(use_bfloat16)                  \
     X(use_cache)
 
-/* k2_weights_dims_encode for weights that are stored in this type; F8_E4M3 has its quantization_config. */
-void k2i_dims_encode(const k2_dims *dims, k2_dtype stored, k2_buf *out);
+/* k2_weights_dims_write for weights that are stored in this type; F8_E4M3 has its quantization_config. */
+k2_code k2i_dims_write(const k2_dims *dims, k2_dtype stored, const char *path, k2_error *err);
 /* "float32", "bfloat16", "float16": what stands under torch_dtype. What F8_E4M3 stands for is computed in bfloat16. */
 const char *k2i_torch_dtype(k2_dtype stored);
 /* The value of quantization_config in the directories that we write. */

@@ -38,7 +38,7 @@ const char *k2i_torch_dtype(k2_dtype stored)
     return stored == K2_DTYPE_F32 ? "float32" : stored == K2_DTYPE_F16 ? "float16" : "bfloat16";
 }
 
-void k2i_dims_encode(const k2_dims *dims, k2_dtype stored, k2_buf *out)
+static void encode(const k2_dims *dims, k2_dtype stored, k2_buf *out)
 {
     k2_dims copy = *dims;
     const k2_dims *d = &copy;
@@ -70,16 +70,21 @@ void k2i_dims_encode(const k2_dims *dims, k2_dtype stored, k2_buf *out)
 
 void k2_weights_dims_encode(const k2_dims *dims, k2_buf *out)
 {
-    k2i_dims_encode(dims, K2_DTYPE_F32, out);
+    encode(dims, K2_DTYPE_F32, out);
 }
 
-k2_code k2_weights_dims_write(const k2_dims *dims, const char *path, k2_error *err)
+k2_code k2i_dims_write(const k2_dims *dims, k2_dtype stored, const char *path, k2_error *err)
 {
     k2_buf text;
     k2_buf_init(&text, CONFIG_TEXT_MAX);
-    k2_weights_dims_encode(dims, &text);
+    encode(dims, stored, &text);
     K2_ASSERT(!text.overflow);
     k2_code code = k2_file_write_atomic(path, text.data, text.len, err);
     k2_buf_fini(&text);
     return code;
+}
+
+k2_code k2_weights_dims_write(const k2_dims *dims, const char *path, k2_error *err)
+{
+    return k2i_dims_write(dims, K2_DTYPE_F32, path, err);
 }

@@ -7,8 +7,6 @@
 
 #include <string.h>
 
-#define CONFIG_TEXT_MAX 16384u /* bytes: a tenth of it is used */
-
 static k2_code slot_read(const k2i_source *s, uint64_t first, uint64_t count, float *out, k2_error *err)
 {
     const k2_weights_slot *slot = s->part;
@@ -30,30 +28,19 @@ static k2_code vacant_check(const char *dir, k2_error *err)
     return K2_OK;
 }
 
-static k2_code config_write(const char *dir, const k2_dims *dims, k2_dtype stored, k2_error *err)
-{
-    char *path = k2_asprintf("%s/" K2I_CONFIG_FILE, dir);
-    k2_buf text;
-    k2_buf_init(&text, CONFIG_TEXT_MAX);
-    k2i_dims_encode(dims, stored, &text);
-    K2_ASSERT(!text.overflow);
-    k2_code code = k2_file_write_atomic(path, text.data, text.len, err);
-    k2_buf_fini(&text);
-    k2_free(path);
-    return code;
-}
-
 k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_format *format, const k2_weights_slot *slots,
                             size_t count, k2_error *err)
 {
     k2_free(k2i_slots_sort(slots, count)); /* asserts that no name is there twice */
+    char *config = k2_asprintf("%s/" K2I_CONFIG_FILE, dir);
     k2i_source *sources = k2_alloc_array(count, sizeof *sources);
     for (size_t i = 0; i < count; i++)
         sources[i] = (k2i_source){.name = slots[i].name, .shape = slots[i].shape, .read = slot_read, .part = &slots[i]};
     k2_code code = k2_dir_make(dir, err);
     if (code == K2_OK) code = vacant_check(dir, err);
     if (code == K2_OK) code = k2i_store_write(dir, sources, count, format, (k2i_progress){0}, err);
-    if (code == K2_OK) code = config_write(dir, dims, format->dtype, err);
+    if (code == K2_OK) code = k2i_dims_write(dims, format->dtype, config, err);
     k2_free(sources);
+    k2_free(config);
     return code;
 }

@@ -202,7 +202,7 @@ typedef struct k2_weights_format {
  *
  * memory   a few MiB, F8_E4M3: 128 rows of the widest tensor
  * errors   BAD_INPUT: DIR holds a model already: none is written over; NOT_FINITE: NaN or infinity, or what the type cannot hold;
- *          NO_SPACE, IO. Shards may then lie in DIR, but no index and no config.json
+ *          NO_SPACE, IO. Shards may then lie in DIR, but no config.json
  * tests    tests/unit/weights/save_test.c
  */
 k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_format *format, const k2_weights_slot *slots,

@@ -78,6 +78,34 @@ static void the_published_config(void **state)
     assert_int_equal(d.eos_token_id, 163585);
 }
 
+/* kimi_k2 with one piece of its text replaced: other shapes of the same model. */
+static void other_shapes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *old, *new;
+        uint32_t moe_layers;
+    } rows[] = {
+        {"\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 0", 61},
+        {"\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 60", 1},
+        {"\"first_k_dense_replace\": 1", "\"first_k_dense_replace\": 61", 0},
+        {"\"n_group\": 1, \"topk_group\": 1", "\"n_group\": 8, \"topk_group\": 4", 60},
+        {"\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true", 60},
+        {"\"q_lora_rank\": 1536", "\"q_lora_rank\": null", 60},
+    };
+    for (size_t i = 0; i < K2_COUNT(rows); i++) {
+        const char *at = strstr(kimi_k2, rows[i].old);
+        char *text = k2_asprintf("%.*s%s%s", (int)(at - kimi_k2), kimi_k2, rows[i].new, at + strlen(rows[i].old));
+        k2_dims d;
+        k2_error err;
+        if (parse(text, &d, &err) != K2_OK) fail_msg("row %zu: %s", i, err.text);
+        assert_int_equal(k2_dims_moe_layers(&d), rows[i].moe_layers);
+        assert_int_equal(d.n_group, i == 3 ? 8 : 1);
+        assert_true(d.tie_word_embeddings == (i == 4));
+        k2_free(text);
+    }
+}
+
 static void spellings_of_rope(void **state)
 {
     (void)state;
@@ -273,9 +301,9 @@ static void cut_anywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_published_config), cmocka_unit_test(spellings_of_rope),
-        cmocka_unit_test(round_trips),          cmocka_unit_test(files),
-        cmocka_unit_test(wrong_configs),        cmocka_unit_test(cut_anywhere),
+        cmocka_unit_test(the_published_config), cmocka_unit_test(other_shapes), cmocka_unit_test(spellings_of_rope),
+        cmocka_unit_test(round_trips),          cmocka_unit_test(files),        cmocka_unit_test(wrong_configs),
+        cmocka_unit_test(cut_anywhere),
     };
     return cmocka_run_group_tests_name("dims", tests, NULL, NULL);
 }

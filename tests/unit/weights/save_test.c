@@ -8,9 +8,11 @@
 #include <stdint.h>
 #include <dirent.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -311,6 +313,39 @@ static void conversions_refused(void **state)
     assert_int_equal(entries_of(""), 4); /* a, b, large, dangling: no temporary directory is left */
 }
 
+/* No file may be longer than so many bytes, as if the disk were full there: at every length it is either all of a model or
+ * none, and a conversion leaves nothing. */
+static void writes_that_fail(void **state)
+{
+    (void)state;
+    struct rlimit free_limit, limit;
+    unsigned failed = 0;
+    save("from", K2_DTYPE_F32, 0);
+    char *dir_path = at("x"), *to = at("to"), *config = at("x/config.json"), *from = at("from");
+    const k2_weights_format format = {.dtype = K2_DTYPE_BF16, .shard_bytes = 100};
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && getrlimit(RLIMIT_FSIZE, &free_limit) == 0);
+    for (rlim_t bytes = 0; bytes < 50000; bytes += bytes < 1000 ? 61 : 7001) {
+        limit = (struct rlimit){.rlim_cur = bytes, .rlim_max = free_limit.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+        const k2_code saved = k2_weights_dir_save(dir_path, &dims, &format, slots, 4, NULL);
+        const k2_code converted = k2_weights_dir_convert(from, to, &format, NULL, NULL, NULL);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &free_limit), 0);
+        assert_true(saved == K2_OK || saved == K2_IO || saved == K2_NO_SPACE);
+        assert_int_equal(k2_file_exists(config), saved == K2_OK);
+        assert_int_equal(k2_weights_dir_check(dir_path, slots, 4, NULL) == K2_OK, saved == K2_OK);
+        assert_int_equal(k2_file_exists(to), converted == K2_OK);
+        assert_int_equal(entries_of(""), converted == K2_OK ? 3 : 2); /* from, x, to: no temporary directory */
+        failed += saved != K2_OK;
+        assert_int_equal(k2_dir_remove(dir_path, NULL), K2_OK);
+        assert_int_equal(k2_dir_remove(to, NULL), K2_OK);
+    }
+    assert_true(failed > 10 && failed < 24);
+    k2_free(dir_path);
+    k2_free(to);
+    k2_free(config);
+    k2_free(from);
+}
+
 static void count_progress(void *arg, uint64_t done, uint64_t total)
 {
     uint64_t *last = arg;
@@ -345,7 +380,7 @@ static void verified(void **state)
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-    const struct CMUnitTest tests[] = {T(narrow_types), T(shards_and_index),    T(quantised), T(what_is_refused),
-                                       T(conversions),  T(conversions_refused), T(verified)};
+    const struct CMUnitTest tests[] = {T(narrow_types), T(shards_and_index),    T(quantised),        T(what_is_refused),
+                                       T(conversions),  T(conversions_refused), T(writes_that_fail), T(verified)};
     return cmocka_run_group_tests_name("save", tests, NULL, NULL);
 }
