@@ -5,15 +5,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "common/model/model.h"
+#include "common/budget/budget.h"
 
-#define PROCESS_BYTES     (10ull << 20) /* code, stacks, buffers of loop and control plane of any process */
-#define PEER_BYTES        (6u << 10) /* of the control plane for each worker: connection, waiting POLL, last replies; bench/scale */
-#define ENGINE_BYTES      1200u      /* of the proxy for each engine: K2I_PX_ENGINE_BYTES */
-#define REPLICAS_MAX      16u        /* of a trainer's model, and the size up to which it has more than one */
-#define REPLICA_BYTES_MAX (256ull << 20)
-#define PROMPT_GUESS      64u /* tokens of a prompt, where the file is made only at the start: those of the tasks are shorter */
-#define PROMPT_BYTES      256u /* of a prompt besides its tokens: its line, its texts */
+#define K2_BUDGET_PROCESS_BYTES (10ull << 20) /* code, stacks, buffers of loop and control plane of any process */
+#define PEER_BYTES              (6u << 10) /* of the control plane for each worker: connection, waiting POLL, last replies; bench/scale */
+#define ENGINE_BYTES            1200u /* of the proxy for each engine: K2I_PX_ENGINE_BYTES */
+#define PROMPT_GUESS            64u /* tokens of a prompt, where the file is made only at the start: those of the tasks are shorter */
+#define PROMPT_BYTES            256u /* of a prompt besides its tokens: its line, its texts */
 
 /* Parameters that one token runs through: of the routed experts only the chosen ones. */
 static void count_params(const k2_dims *d, k2m_plan *out)
@@ -48,7 +46,7 @@ static uint64_t master_bytes(const k2m_run *r)
     uint64_t workers = c->trainer_ranks + c->rollout_workers + 1,
              prompts = cc.prompts.count + K2_MIN(r->heldout.count, K2M_EVAL_MAX);
     uint64_t tokens = K2_MIN(cc.prompts.length_max, 4096u);
-    return PROCESS_BYTES + k2m_core_bytes(&cc) + workers * (PEER_BYTES + sizeof(k2m_slot)) +
+    return K2_BUDGET_PROCESS_BYTES + k2m_core_bytes(&cc) + workers * (PEER_BYTES + sizeof(k2m_slot)) +
            2 * c->master_inflight_max * sizeof(k2m_action) + prompts * (PROMPT_BYTES + tokens * sizeof(int32_t)) +
            K2M_EVAL_MAX * sizeof *((k2m_io *)0)->eval;
 }
@@ -76,22 +74,6 @@ static uint32_t threads(uint64_t asked, uint64_t processes)
     return (uint32_t)K2_MAX(n, 1u);
 }
 
-/* As trainer/learner.c holds them: lanes of a rank run side by side, each with a model and activations of its own, while the
- * parameters are small; gradients of each lane; the rank's share of the summed gradient and of two moments; what is published,
- * and the state from before the step. */
-static uint64_t trainer_bytes(const k2m_run *r, uint64_t vector, uint64_t model)
-{
-    const k2_config *c = &r->config;
-    bool pretrains = strcmp(c->mode, "pretrain") == 0 || c->pretrain_steps;
-    size_t micro = (size_t)K2_MAX(c->trainer_micro_tokens, pretrains ? c->pretrain_sequence_tokens : 0);
-    uint32_t lanes = (uint32_t)K2_MAX(c->trainer_grad_lanes / c->trainer_ranks, 1u),
-             n = threads(c->trainer_threads, c->trainer_ranks);
-    uint32_t replicas = vector > REPLICA_BYTES_MAX ? 1 : K2_MIN(K2_MIN(n, lanes), REPLICAS_MAX);
-    return PROCESS_BYTES +
-           replicas * (model + k2_model_train_bytes(&r->dims, n / replicas, micro, k2_recompute_find(c->trainer_recompute))) +
-           lanes * vector + 3 * vector / c->trainer_ranks + 2 * vector;
-}
-
 void k2m_plan_make(const k2m_run *r, k2m_plan *out)
 {
     const k2_config *c = &r->config;
@@ -99,17 +81,17 @@ void k2m_plan_make(const k2m_run *r, k2m_plan *out)
     *out = (k2m_plan){.machine_bytes = machine_bytes()};
     count_params(&r->dims, out);
     uint64_t vector = out->params * sizeof(float), model = k2_model_bytes(&r->dims);
+    out->trainer_bytes = K2_BUDGET_PROCESS_BYTES + k2_budget_trainer(c, &r->dims, (uint32_t)c->trainer_ranks).total;
     out->master_bytes = master_bytes(r);
-    out->trainer_bytes = trainer_bytes(r, vector, model);
     if (!pretrain) {
         uint32_t rt = threads(c->rollout_threads, c->rollout_workers);
         size_t rows = (size_t)(c->rollout_batch_max + c->rollout_prefill_chunk);
         uint64_t pages = c->rollout_cache_tokens / c->rollout_page_tokens;
-        out->rollout_bytes = PROCESS_BYTES + 2 * model + vector +
+        out->rollout_bytes = K2_BUDGET_PROCESS_BYTES + 2 * model + vector +
                              pages * k2_model_page_floats(&r->dims, (uint32_t)c->rollout_page_tokens) * sizeof(float) +
                              k2_model_decode_bytes(&r->dims, rt, rows, (size_t)c->rollout_cache_tokens) +
                              c->rollout_batch_max * r->dims.vocab_size * sizeof(float);
-        out->proxy_bytes = PROCESS_BYTES + c->proxy_queue_max * 8192 + c->rollout_workers * ENGINE_BYTES;
+        out->proxy_bytes = K2_BUDGET_PROCESS_BYTES + c->proxy_queue_max * 8192 + c->rollout_workers * ENGINE_BYTES;
     }
     uint64_t flight = c->run_flight_kib << 10; /* pages of a file: they stay in memory as long as the process writes them */
     out->master_bytes += flight;

@@ -145,6 +145,19 @@ k2_code k2i_checkpoint_peek(const char *dir, k2i_checkpoint *state, k2_error *er
 }
 /* ---- writing ---- */
 
+/* A piece at a time, whose pages are given back: what was written need not be in memory a second time. */
+static bool same_bytes(const k2_weights_file *f, const k2_weights_tensor *t, const float *data)
+{
+    const uint64_t piece = 16u << 20;
+    const char *stored = t->data, *held = (const char *)data;
+    for (uint64_t at = 0; at < t->bytes; at += piece) {
+        uint64_t n = K2_MIN(t->bytes - at, piece);
+        if (memcmp(stored + at, held + at, n) != 0) return false;
+        k2_weights_file_forget(f, stored + at, n);
+    }
+    return true;
+}
+
 static k2_code file_verify(const char *path, const k2i_slots *s, k2_error *err)
 {
     k2_weights_file *f;
@@ -153,7 +166,7 @@ static k2_code file_verify(const char *path, const k2i_slots *s, k2_error *err)
     for (size_t i = 0; i < s->count && code == K2_OK; i++) {
         const k2_weights_slot *slot = &s->slots[i];
         const k2_weights_tensor *t = k2_weights_file_find(f, slot->name);
-        if (!t || !k2_shape_equal(&t->shape, &slot->shape) || memcmp(t->data, slot->data, t->bytes) != 0)
+        if (!t || !k2_shape_equal(&t->shape, &slot->shape) || !same_bytes(f, t, slot->data))
             code = k2_error_set(err, K2_CORRUPT, "%s: %s: read back differently from what was written", path, slot->name);
     }
     k2_weights_file_close(f);

@@ -20,7 +20,7 @@ struct k2i_learner {
     k2i_learner_config config;
     uint32_t rank, ranks, lanes_local, lane_first;
     uint32_t replica_count;
-    k2i_replica replicas[K2I_REPLICAS_MAX];
+    k2i_replica replicas[K2_BUDGET_REPLICAS_MAX];
     k2_team *team; /* replica_count members */
     uint64_t floats, blocks;
     uint32_t loads_count, tops_count;

@@ -8,13 +8,12 @@
 
 /* ---- birth and death ---- */
 
-static uint32_t replicas_for(const k2_dims *dims, uint32_t threads, uint32_t lanes_local)
+static uint32_t replicas_count(const k2i_learner *l)
 {
-    k2_model_layout *layout = k2_model_layout_new(dims);
-    uint64_t floats = layout->floats;
+    k2_model_layout *layout = k2_model_layout_new(&l->config.dims);
+    uint32_t count = k2_budget_replicas(layout->floats, l->config.threads, l->lanes_local);
     k2_model_layout_free(layout);
-    if (floats > K2I_REPLICA_FLOATS_MAX) return 1;
-    return K2_MIN(K2_MIN(threads, lanes_local), K2I_REPLICAS_MAX);
+    return count;
 }
 
 /* Tensors of one kind that stand side by side become one span; the padding behind a tensor goes with it and stays 0. */
@@ -108,7 +107,7 @@ k2_code k2i_learner_new(const k2i_learner_config *config, k2i_learner **out, k2_
     l->loads_count = k2_dims_moe_layers(&config->dims) * config->dims.n_routed_experts;
     l->tops_count = config->dims.num_hidden_layers * config->dims.num_attention_heads;
     l->sums_width = K2I_SUM_COUNT + l->loads_count + l->tops_count;
-    l->replica_count = replicas_for(&config->dims, config->threads, l->lanes_local);
+    l->replica_count = replicas_count(l);
     for (uint32_t i = 0; i < l->replica_count && code == K2_OK; i++)
         code = replica_open(&l->replicas[i], l, config->threads / l->replica_count, err);
     if (code != K2_OK) {
@@ -145,22 +144,6 @@ void k2i_learner_free(k2i_learner *l)
     k2_kern_team_free(l->team);
     for (uint32_t i = 0; i < l->replica_count; i++) replica_close(&l->replicas[i]);
     k2_free(l);
-}
-
-uint64_t k2i_learner_bytes(const k2i_learner_config *config, uint32_t ranks)
-{
-    const k2_dims *dims = &config->dims;
-    uint32_t local = config->lanes / ranks, replicas = replicas_for(dims, config->threads, local);
-    k2_model_layout *layout = k2_model_layout_new(dims);
-    uint64_t vector = layout->floats * sizeof(float), shard = vector / ranks + K2I_BLOCK * sizeof(float);
-    uint64_t muon = config->muon ? k2i_muon_bytes(layout, shard / sizeof(float), config->threads) : 0;
-    k2_model_layout_free(layout);
-    uint64_t acts = k2_model_train_bytes(dims, config->threads / replicas, config->micro_tokens, config->recompute);
-    uint64_t replica = k2_model_bytes(dims) + acts + 28ull * config->micro_tokens;
-    uint64_t width = K2I_SUM_COUNT + (uint64_t)k2_dims_moe_layers(dims) * dims->n_routed_experts +
-                     (uint64_t)dims->num_hidden_layers * dims->num_attention_heads;
-    uint64_t sums = config->lanes * width * sizeof(double);
-    return replicas * replica + local * vector + 3 * shard + muon + sums; /* 3: summed gradient and two moments */
 }
 
 k2_model *k2i_learner_model(k2i_learner *l)

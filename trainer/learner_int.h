@@ -17,15 +17,13 @@
 #define K2_TRAINER_LEARNER_INT_H
 
 #include "common/base/base.h"
+#include "common/budget/budget.h"
 #include "common/coll/coll.h"
 #include "common/model/model.h"
 #include "trainer/loss_int.h"
 #include "trainer/muon_int.h"
 #include "trainer/optim_int.h"
 #include "trainer/pack_int.h"
-
-#define K2I_REPLICAS_MAX       16u          /* lanes that one rank runs side by side */
-#define K2I_REPLICA_FLOATS_MAX (64u << 20)  /* above 256 MiB of parameters a second copy costs more than it brings */
 
 typedef struct k2i_learner_config {
     k2_dims dims;
@@ -117,10 +115,7 @@ typedef struct k2i_outcome {
     const char *bad; /* what it was, a literal; NULL: nothing */
 } k2i_outcome;
 
-/* Bytes that k2i_learner_new takes for `ranks` ranks, this one's share; config->coll is not looked at. */
-uint64_t k2i_learner_bytes(const k2i_learner_config *config, uint32_t ranks);
-
-/* k2i_learner_new - memory for everything; parameters are zero: k2_model_init or a checkpoint fills k2i_learner_params, and
+/* k2i_learner_new - memory for everything (common/budget counts it); parameters are zero: k2_model_init or a checkpoint fills k2i_learner_params, and
  * k2i_learner_params_changed makes them known.
  *
  * memory   freed by k2i_learner_free; nothing is allocated by the functions below

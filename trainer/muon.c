@@ -1,6 +1,8 @@
 /* muon - momentum, Newton-Schulz, and QK-clip. See muon_int.h. */
 #include "trainer/muon_int.h"
 
+#include "common/budget/budget.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -33,8 +35,7 @@ static uint64_t stride_of(const k2_model_layout *layout)
     uint64_t most = 0;
     for (size_t i = 0; i < layout->params_count; i++) {
         const k2_param *p = &layout->params[i];
-        if (p->kind == K2_KIND_MATRIX)
-            most = K2_MAX(most, (p->count + 15) / 16 * 16 + k2i_muon_scratch(p->shape.size[0], p->shape.size[1]));
+        if (p->kind == K2_KIND_MATRIX) most = K2_MAX(most, k2_budget_muon_floats(p->shape.size[0], p->shape.size[1]));
     }
     return most;
 }
@@ -64,11 +65,6 @@ void k2i_muon_free(k2i_muon *m)
     k2_free(m->direction);
     k2_free(m->matrices);
     k2_free(m);
-}
-
-uint64_t k2i_muon_bytes(const k2_model_layout *layout, uint64_t shard, uint32_t threads)
-{
-    return (shard + threads * stride_of(layout)) * sizeof(float) + layout->params_count * sizeof(matrix);
 }
 
 /* ---- Newton-Schulz ---- */

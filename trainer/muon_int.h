@@ -19,9 +19,6 @@ typedef struct k2i_muon k2i_muon;
 /* For the matrices of a layout that touch parameters [begin, end). Starts threads - 1 helpers. */
 k2i_muon *k2i_muon_new(const k2_model_layout *layout, uint64_t begin, uint64_t end, uint32_t threads);
 void k2i_muon_free(k2i_muon *m); /* NULL is fine */
-/* Bytes of one for a shard of this many parameters. */
-uint64_t k2i_muon_bytes(const k2_model_layout *layout, uint64_t shard, uint32_t threads);
-
 /* One update is these four calls in this order; only the last one changes anything that lasts.
  *
  *   m' = momentum m + scale grad;   u = m' (Kimi K2), or scale grad + momentum m' (nesterov: Moonlight)

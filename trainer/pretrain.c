@@ -100,11 +100,6 @@ void k2i_pretrain_close(k2i_pretrain *p)
     k2_free(p);
 }
 
-uint64_t k2i_pretrain_bytes(const k2_config *config)
-{
-    return config->pretrain_batch_sequences * (config->pretrain_sequence_tokens * 8 + 128);
-}
-
 static k2_code batch_read(k2i_pretrain *p, uint64_t step, uint64_t *predictions, k2_error *err)
 {
     int32_t *tokens = p->tokens;

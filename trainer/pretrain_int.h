@@ -19,9 +19,6 @@ typedef struct k2i_pretrain k2i_pretrain;
 k2_code k2i_pretrain_open(const k2_config *config, const k2_dims *dims, k2i_pretrain **out, k2_error *err);
 void k2i_pretrain_close(k2i_pretrain *p); /* NULL is fine */
 
-/* Bytes of its buffers, for the memory check. */
-uint64_t k2i_pretrain_bytes(const k2_config *config);
-
 /* k2i_pretrain_step - step number `step`, counted from 0. A collective.
  *
  * keeps    *bad: NULL, or what was NaN or infinite (a literal): then parameters and optimizer are as before, bit for bit.

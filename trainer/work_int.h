@@ -62,12 +62,8 @@ void k2i_work_save(k2i_work *w, const char *dir, uint64_t step, k2i_result *out)
 
 /* ---- inside work ---- */
 
-/* Bytes that this rank will need at most: learner, publishing, saving, corpus, collectives. */
-uint64_t k2i_memory_needed(const k2_config *config, const k2_dims *dims, uint32_t ranks);
 /* Bytes the machine has, or the control group allows, whichever is less. */
 uint64_t k2i_memory_machine(void);
-/* Threads of one rank: trainer.threads, or this rank's part of the cores. */
-uint32_t k2i_threads(const k2_config *config);
 /* What the configuration says of a learner; without coll. */
 k2i_learner_config k2i_learner_config_of(const k2_config *config, const k2_dims *dims);
 /* One verdict for all ranks: own error where there is one, else that of the lowest rank that has one (AGAIN, names the rank).

@@ -99,41 +99,14 @@ void k2i_work_save(k2i_work *w, const char *dir, uint64_t step, k2i_result *out)
 
 /* ---- memory ---- */
 
-uint32_t k2i_threads(const k2_config *config)
-{
-    if (config->trainer_threads > 0) return (uint32_t)K2_MIN(config->trainer_threads, (uint64_t)K2_TEAM_THREADS_MAX);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    uint64_t each = (uint64_t)K2_MAX(cores, 1l) / config->trainer_ranks;
-    return (uint32_t)K2_MIN(K2_MAX(each, 1ull), (uint64_t)K2_TEAM_THREADS_MAX);
-}
-
 k2i_learner_config k2i_learner_config_of(const k2_config *config, const k2_dims *dims)
 {
     return (k2i_learner_config){.dims = *dims,
-                                .threads = k2i_threads(config),
+                                .threads = k2_budget_trainer_threads(config),
                                 .lanes = (uint32_t)config->trainer_grad_lanes,
                                 .micro_tokens = (uint32_t)config->trainer_micro_tokens,
                                 .recompute = k2_recompute_find(config->trainer_recompute),
                                 .muon = strcmp(config->trainer_optimizer, "muon") == 0};
-}
-
-uint64_t k2i_memory_needed(const k2_config *config, const k2_dims *dims, uint32_t ranks)
-{
-    k2_model_layout *layout = k2_model_layout_new(dims);
-    uint64_t vector = layout->floats * sizeof(float);
-    k2_model_layout_free(layout);
-    bool goes_back = config->trainer_epochs * config->trainer_minibatches > 1;
-    k2i_learner_config learner = k2i_learner_config_of(config, dims);
-    uint64_t bytes = k2i_learner_bytes(&learner, ranks);
-    bytes += 2 * vector;                        /* two published versions (of which only rank 0 has any) */
-    bytes += 2 * vector;                        /* moments gathered for a checkpoint */
-    bytes += goes_back ? 3 * vector : 0;        /* what a step of several updates goes back to */
-    bytes += ranks > 1 ? 2ull * (8u << 20) : 0; /* staging of collectives, at their default size */
-    bytes += config->pretrain_steps > 0 ? k2i_pretrain_bytes(config) : 0;
-    uint64_t answers = config->rollout_groups * config->rollout_group_size * config->rollout_max_tokens;
-    bytes +=
-        strcmp(config->mode, "pretrain") == 0 ? 0 : answers * 32; /* a batch, and what is computed for each of its tokens */
-    return bytes;
 }
 
 /* A control group's limit: a number, or "max". Absent outside of control groups. These files claim to be empty, so no

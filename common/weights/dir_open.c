@@ -294,6 +294,6 @@ k2_code k2_weights_item_f32(const k2_weights_dir *d, const k2_weights_item *item
     } else {
         code = k2i_tensor_part(t, first, count, out, err);
     }
-    k2i_file_forget(d->files[item->file], (const char *)t->data + first * size, count * size);
+    k2_weights_file_forget(d->files[item->file], (const char *)t->data + first * size, count * size);
     return code == K2_OK ? K2_OK : k2_error_prefix(err, "%.200s", d->paths[item->file]);
 }

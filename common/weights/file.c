@@ -318,7 +318,7 @@ k2_code k2_weights_file_verify(const k2_weights_file *f, k2_error *err)
     for (uint64_t at = 0; at < f->data_bytes; at += piece) {
         const uint64_t n = K2_MIN(f->data_bytes - at, piece);
         k2_digest_update(s, (const char *)f->data + at, n);
-        k2i_file_forget(f, (const char *)f->data + at, n);
+        k2_weights_file_forget(f, (const char *)f->data + at, n);
     }
     if (k2_digest_equal(k2_digest_end(s), f->digest)) return K2_OK;
     return k2_error_set(err, K2_CORRUPT, "its data is not that of the digest in its header");
@@ -326,7 +326,7 @@ k2_code k2_weights_file_verify(const k2_weights_file *f, k2_error *err)
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-void k2i_file_forget(const k2_weights_file *f, const void *bytes, uint64_t n)
+void k2_weights_file_forget(const k2_weights_file *f, const void *bytes, uint64_t n)
 {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     const uintptr_t begin = (uintptr_t)bytes / page * page, end = ((uintptr_t)bytes + n) / page * page;

@@ -10,8 +10,6 @@ k2_code k2i_loadable(const k2_weights_tensor *t, k2_error *err);
 k2_code k2i_tensor_part(const k2_weights_tensor *t, uint64_t first, uint64_t count, float *out, k2_error *err);
 /* NOT_FINITE where one of the values, elements of t from first on, is not finite. */
 k2_code k2i_finite_check(const k2_weights_tensor *t, uint64_t first, const float *values, uint64_t count, k2_error *err);
-/* These bytes of the file's mapping will not be read again soon: their pages need not stay. Bytes of the caller's stay. */
-void k2i_file_forget(const k2_weights_file *f, const void *bytes, uint64_t n);
 /* Makes the name of a file or directory durable. */
 k2_code k2i_parent_sync(const char *path, k2_error *err);
 

@@ -86,6 +86,9 @@ size_t k2_weights_file_count(const k2_weights_file *f);
 const k2_weights_tensor *k2_weights_file_at(const k2_weights_file *f, size_t i); /* in the order of their data */
 const k2_weights_tensor *k2_weights_file_find(const k2_weights_file *f, const char *name); /* NULL: not there */
 
+/* These bytes of the file's mapping will not be read again soon: their pages need not stay. Bytes of a file that was parsed stay. */
+void k2_weights_file_forget(const k2_weights_file *f, const void *bytes, uint64_t n);
+
 /* The digest of all data that the metadata records: every file that we write has one. False: none. */
 bool k2_weights_file_digest(const k2_weights_file *f, k2_digest *out);
 /* CORRUPT where a digest is recorded and the data has another one. */

@@ -90,7 +90,7 @@ static void run(const k2_config *config)
         fprintf(stderr, "trainer_bench: %s\n", r->error.text);
         exit(1);
     }
-    uint32_t threads = k2i_threads(config);
+    uint32_t threads = k2_budget_trainer_threads(config);
     double peak = peak_flops(threads), flops = 6 * active * best;
     printf("trainer_tokens,%.0f,tokens/s,,\n", best);
     printf("trainer_flops,%.2f,GFLOP/s,%.3f,gemm 1024^3 on %u threads\n", flops / 1e9, flops / peak, threads);
