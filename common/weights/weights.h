@@ -3,8 +3,8 @@
  * Nouns: `k2_dims` (common/tensor) are the sizes, as a Hugging Face config.json states them; a `k2_weights_file` is one
  * safetensors file, mapped and checked at open; a `k2_weights_dir` is a model directory, one such file or its shards; a
  * `k2_weights_slot` is one named tensor in the caller's memory, f32; a `k2_weights_manifest` says what lies where in a segment
- * of weights, with digests. Callers own slots and what they point to; everything else is freed by its own close or free. Functions that take a path block on files. Nothing here keeps state, so
- * different objects may be used by different threads.
+ * of weights, with digests. Callers own slots and what they point to; everything else is freed by its own close or free.
+ * Functions that take a path block on files. Nothing here keeps state, so different objects may be used by different threads.
  */
 #ifndef K2_COMMON_WEIGHTS_H
 #define K2_COMMON_WEIGHTS_H
@@ -109,8 +109,8 @@ typedef struct k2_weights_slot {
 
 /* k2_weights_file_write - write slots as one f32 safetensors file, through a temporary name, durable when it returns OK.
  *
- *   The metadata holds "format": "pt", which transformers asks for, and the digest of the data. Order of the slots is the order of
- *   the data; the same slots give the same bytes.
+ *   The metadata holds "format": "pt", which transformers asks for, and the digest of the data. Order of the slots is the order
+ *   of the data; the same slots give the same bytes.
  *
  * errors   NO_SPACE, IO. Names given twice are asserted
  */
@@ -130,14 +130,14 @@ typedef struct k2_weights_item {
 
 /* k2_weights_dir_open - map DIR/model.safetensors, or the shards that DIR/model.safetensors.index.json names.
  *
- *   Files are followed where they are symbolic links (the hub's cache consists of them); names in the index are names of files in
- *   the directory, never paths. A tensor and its scales may lie in different shards. The block size comes from config.json, which
- *   need not be there for weights that are not quantised.
+ *   Files are followed where they are symbolic links (the hub's cache consists of them); names in the index are names of files
+ *   in the directory, never paths. A tensor and its scales may lie in different shards. The block size comes from config.json,
+ *   which need not be there for weights that are not quantised.
  *
- * memory   headers only, about 200 bytes a tensor; weights are mapped, and pages that were read are given back to the system piece
- *          by piece, so reading a directory adds nothing that grows with it. k2_weights_dir_close (NULL is fine)
- * errors   NOT_FOUND: neither file, or a shard missing; BAD_INPUT: index and shards that disagree, a shard's name that leaves the
- *          directory; those of k2_weights_file_open and k2_weights_quant_parse
+ * memory   headers only, about 200 bytes a tensor; weights are mapped, and pages that were read are given back to the system
+ *          piece by piece, so reading a directory adds nothing that grows with it. k2_weights_dir_close (NULL is fine)
+ * errors   NOT_FOUND: neither file, or a shard missing; BAD_INPUT: index and shards that disagree, a shard's name that leaves
+ *          the directory; those of k2_weights_file_open and k2_weights_quant_parse
  * tests    tests/unit/weights/dir_test.c, tests/unit/weights/quant_test.c
  */
 k2_code k2_weights_dir_open(const char *dir, k2_weights_dir **out, k2_error *err);
@@ -156,8 +156,8 @@ k2_code k2_weights_item_check(const k2_weights_dir *d, const k2_weights_item *it
  *
  *   F8_E4M3 [R,C]: out[r,c] = e4m3[r,c] * scale[r / block_rows, c / block_columns], one f32 product.
  *
- * errors   "path: ...": UNSUPPORTED: a dtype that cannot be loaded, or F8_E4M3 without a block size; BAD_INPUT: scales missing, or
- *          of another shape or type; NOT_FINITE: names the element. On errors out is undefined
+ * errors   "path: ...": UNSUPPORTED: a dtype that cannot be loaded, or F8_E4M3 without a block size; BAD_INPUT: scales missing,
+ *          or of another shape or type; NOT_FINITE: names the element. On errors out is undefined
  */
 k2_code k2_weights_item_f32(const k2_weights_dir *d, const k2_weights_item *item, uint64_t first, uint64_t count, float *out,
                             k2_error *err);
@@ -167,8 +167,8 @@ k2_code k2_weights_item_f32(const k2_weights_dir *d, const k2_weights_item *item
  *   Skipped are tensors named *.rotary_emb.inv_freq, which follow from the sizes, and those of prediction layers, which stand
  *   behind the last layer of the slots and take no part in the model's own answers.
  *
- * errors   NOT_FOUND: a tensor missing; BAD_INPUT: another shape, a tensor that no slot asks for; and those of the functions above.
- *          On errors the slots' memory is undefined
+ * errors   NOT_FOUND: a tensor missing; BAD_INPUT: another shape, a tensor that no slot asks for; and those of the functions
+ *          above. On errors the slots' memory is undefined
  * tests    tests/unit/weights/dir_test.c; tests/interop/weights (transformers and safetensors read what we write)
  */
 k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err);
@@ -181,31 +181,30 @@ typedef void k2_weights_progress(void *arg, uint64_t done, uint64_t total);
 
 /* k2_weights_dir_verify - read a whole directory as k2_weights_dir_load would, without memory for its weights.
  *
- *   Every element of every tensor that can be read is finite, also of those that the model skips, and every file's data has the digest
- *   that its header records, if it does. *digest becomes the weights digest that an engine with these weights has.
+ *   Every element of every tensor that can be read is finite, also of those that the model skips, and every file's data has the
+ *   digest that its header records, if it does. *digest becomes the weights digest that an engine with these weights has.
  *
  * errors   those of k2_weights_dir_load; CORRUPT: a digest
  */
 k2_code k2_weights_dir_verify(const char *dir, const k2_weights_slot *slots, size_t count, k2_weights_progress *progress,
                               void *arg, k2_digest *digest, k2_error *err);
 
-/* How weights are stored. */
+/* How weights are stored: to nearest, ties to even. Biases of the router (*.e_score_correction_bias) are F32 in all. F8_E4M3
+ * has the projections of attention and feed-forward in blocks of 128 x 128 with the scale amax / 448, and all else in BF16. */
 typedef struct k2_weights_format {
-    k2_dtype dtype;       /* F32, BF16, F16 or F8_E4M3: to nearest, ties to even. Biases of the router (*.e_score_correction_bias)
-                           * stay F32. F8_E4M3: projections of attention and feed-forward in blocks of 128 x 128 with the scale
-                           * amax / 448; all else BF16 */
+    k2_dtype dtype;       /* F32, BF16, F16 or F8_E4M3 */
     uint64_t shard_bytes; /* data of one file at most, unless one tensor is larger; 0: one file */
 } k2_weights_format;
 
 /* k2_weights_dir_save - write weights and config.json of a model.
  *
- *   One file is model.safetensors; more are model-00001-of-00003.safetensors and so on, with model.safetensors.index.json. Every
- *   file gets its name when it is durable: shards first, then the index, config.json last, so a directory with a config.json
- *   holds its weights. DIR is made if need be.
+ *   One file is model.safetensors; more are model-00001-of-00003.safetensors and so on, with model.safetensors.index.json.
+ *   Every file gets its name when it is durable: shards first, then the index, config.json last, so a directory with a
+ *   config.json holds its weights. DIR is made if need be.
  *
  * memory   a few MiB, F8_E4M3: 128 rows of the widest tensor
- * errors   BAD_INPUT: DIR holds a model already: none is written over; NOT_FINITE: NaN or infinity, or what the type cannot hold;
- *          NO_SPACE, IO. Shards may then lie in DIR, but no config.json
+ * errors   BAD_INPUT: DIR holds a model already: none is written over; NOT_FINITE: NaN or infinity, or what the type cannot
+ *          hold; NO_SPACE, IO. Shards may then lie in DIR, but no config.json
  * tests    tests/unit/weights/save_test.c
  */
 k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weights_format *format, const k2_weights_slot *slots,
@@ -213,13 +212,13 @@ k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weigh
 
 /* k2_weights_dir_convert - the model directory `from` as a new one, `to`, in another format.
  *
- *   All tensors go along, also those that our model has no use for; what is no floating-point number is copied. config.json keeps
- *   everything but torch_dtype and quantization_config; tokenizer, generation config and licence are copied. F8_E4M3 to F8_E4M3
- *   keeps codes and scales.
+ *   All tensors go along, also those that our model has no use for; what is no floating-point number is copied. config.json
+ *   keeps everything but torch_dtype and quantization_config; tokenizer, generation config and licence are copied. F8_E4M3 to
+ *   F8_E4M3 keeps codes and scales.
  *
  * memory   as above
- * errors   BAD_INPUT: `to` exists, or what k2_weights_dir_open finds; NO_SPACE, asked before anything is written; NOT_FINITE; IO.
- *          `to` comes to be in one step, or not at all
+ * errors   BAD_INPUT: `to` exists, or what k2_weights_dir_open finds; NO_SPACE, asked before anything is written; NOT_FINITE;
+ *          IO. `to` comes to be in one step, or not at all
  */
 k2_code k2_weights_dir_convert(const char *from, const char *to, const k2_weights_format *format, k2_weights_progress *progress,
                                void *arg, k2_error *err);

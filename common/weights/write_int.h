@@ -22,8 +22,8 @@ k2_code k2i_writer_put(k2i_writer *w, const void *bytes, uint64_t n, k2_error *e
 /* With OK the file is made durable and gets its name; with anything else it goes, and the code comes back. Frees w. */
 k2_code k2i_writer_end(k2i_writer *w, k2_code code, k2_error *err);
 
-/* Finite f32 to F32, BF16 or F16, to nearest, ties to even. How many fitted: below n, the one after them is NaN, infinite or too
- * large. */
+/* Finite f32 to F32, BF16 or F16, to nearest, ties to even. How many fitted: below n, the one after them is NaN, infinite or
+ * too large. */
 uint64_t k2i_narrow(k2_dtype dtype, const float *in, uint64_t n, unsigned char *out);
 
 #endif
