@@ -65,6 +65,10 @@ static k2_code check_rollout(const k2_config *c, k2_error *err)
 
 static k2_code check_data(const k2_config *c, k2_error *err)
 {
+    if (c->data_task[0] && !is(c->tokenizer_kind, "byte"))
+        return k2_error_set(err, K2_BAD_INPUT,
+                            "data.task: found \"%s\", whose corpus is made of bytes, with tokenizer.kind \"%s\"", c->data_task,
+                            c->tokenizer_kind);
     if (is(c->data_task, "quickstart")) return K2_OK;
     if (!is(c->mode, "pretrain") && !c->data_prompts[0])
         return k2_error_set(err, K2_BAD_INPUT, "data.prompts: found nothing, expected a JSONL file for mode \"%s\"", c->mode);

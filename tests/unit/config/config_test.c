@@ -147,6 +147,8 @@ static void keys_must_fit_together(void **state)
         {"reward.kind=command", "reward.command: found 0 items, expected a program for reward.kind \"command\""},
         {"run.flight_kib=63", "run.flight_kib: found 63, expected 0 or at least 64"},
         {"mode=pretrain", "pretrain.steps: found 0, expected at least 1 in mode \"pretrain\""},
+        {"tokenizer.kind=json", "tokenizer.path: is empty, expected the place of the tokenizer of kind \"json\""},
+        {"tokenizer.path=here", "tokenizer.path: found \"here\", but tokenizer.kind \"byte\" reads no file"},
     };
     for (size_t i = 0; i < K2_COUNT(cases); i++) {
         k2_config c;
@@ -160,6 +162,20 @@ static void keys_must_fit_together(void **state)
         assert_int_equal(k2_config_check(&c, &e), K2_BAD_INPUT);
         assert_string_equal(e.text, cases[i].want);
     }
+}
+
+static void tasks_are_made_of_bytes(void **state)
+{
+    (void)state;
+    k2_config c;
+    k2_error e;
+    k2_config_defaults(&c);
+    k2_config_set(&c, "model.config=m.json", &e);
+    k2_config_set(&c, "tokenizer.kind=auto", &e);
+    k2_config_set(&c, "tokenizer.path=here", &e);
+    k2_config_set(&c, "data.task=licences", &e);
+    assert_int_equal(k2_config_check(&c, &e), K2_BAD_INPUT);
+    assert_non_null(strstr(e.text, "data.task: found \"licences\", whose corpus is made of bytes"));
 }
 
 static void the_page_is_the_table(void **state)
@@ -187,7 +203,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(good_values_are_taken),          cmocka_unit_test(faults_name_place_found_and_expected),
         cmocka_unit_test(every_cut_of_a_file_is_refused), cmocka_unit_test(overrides),
         cmocka_unit_test(the_printed_form_reads_back),    cmocka_unit_test(identity_follows_what_a_run_computes),
-        cmocka_unit_test(keys_must_fit_together),         cmocka_unit_test(the_page_is_the_table),
+        cmocka_unit_test(keys_must_fit_together),         cmocka_unit_test(tasks_are_made_of_bytes),
+        cmocka_unit_test(the_page_is_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
