@@ -87,7 +87,7 @@ typedef struct k2_openai_request {
     int32_t top_k;              /* 0 when not given: off; -1 is read as 0 */
     double min_p;               /* 0 when not given: off */
     double frequency_penalty, presence_penalty; /* -2 .. 2, 0 when not given */
-    double repetition_penalty;  /* above 0, 1 when not given */
+    double repetition_penalty;  /* 0.01 .. 100, 1 when not given */
     k2_openai_bias *bias;
     size_t bias_count;
     uint64_t seed;

@@ -67,6 +67,12 @@ static bool read_ids(const cJSON *v, uint32_t **ids, size_t *cap, size_t *count)
     return true;
 }
 
+/* NaN: no number. */
+static float to_float(const cJSON *v)
+{
+    return cJSON_IsNumber(v) ? (float)fmin(fmax(v->valuedouble, -3.4028234e38), 3.4028234e38) : NAN;
+}
+
 static bool read_logprobs(k2_openai_parsed *p, const cJSON *v, size_t *count)
 {
     *count = 0;
@@ -82,7 +88,7 @@ static bool read_logprobs(k2_openai_parsed *p, const cJSON *v, size_t *count)
             p->logprobs = k2_realloc_array(p->logprobs, p->logprobs_cap, sizeof *p->logprobs);
         }
         float *out = &p->logprobs[(*count)++];
-        *out = cJSON_IsNumber(value) ? (float)fmin(fmax(value->valuedouble, -3.4028234e38), 3.4028234e38) : NAN;
+        *out = to_float(value);
     }
     return true;
 }
@@ -90,7 +96,7 @@ static bool read_logprobs(k2_openai_parsed *p, const cJSON *v, size_t *count)
 static bool add_top(k2_openai_list *l, const char *text, const cJSON *value)
 {
     if (!text || !cJSON_IsNumber(value)) return false;
-    k2_openai_list_top(l, text, (float)value->valuedouble);
+    k2_openai_list_top(l, text, to_float(value));
     return true;
 }
 
@@ -98,7 +104,7 @@ static bool add_token(k2_openai_list *l, const cJSON *text, const cJSON *value, 
 {
     uint64_t at = 0;
     if (!cJSON_IsString(text) || (offset && !k2i_openai_read_u64(offset, &at))) return false;
-    k2_openai_list_token(l, text->valuestring, cJSON_IsNumber(value) ? (float)value->valuedouble : NAN, at);
+    k2_openai_list_token(l, text->valuestring, to_float(value), at);
     return true;
 }
 

@@ -12,21 +12,11 @@ static bool p_temperature(k2i_reader *x, const cJSON *v)
     return x->r->has_temperature = k2i_reader_double(x, v, 0, 100, &x->r->temperature);
 }
 
-/* A number above 0. */
-static bool read_positive(k2i_reader *x, const cJSON *v, double hi, double *out)
-{
-    char what[80];
-    if (cJSON_IsNumber(v) && v->valuedouble > 0 && v->valuedouble <= hi) {
-        *out = v->valuedouble;
-        return true;
-    }
-    snprintf(what, sizeof what, "a number above 0 and up to %g", hi);
-    return k2i_reader_expected(x, x->name, what, v);
-}
-
 static bool p_top_p(k2i_reader *x, const cJSON *v)
 {
-    return x->r->has_top_p = read_positive(x, v, 1, &x->r->top_p);
+    if (!k2i_reader_double(x, v, 0, 1, &x->r->top_p)) return false;
+    if (x->r->top_p == 0) return k2i_reader_bad(x, "top_p", "expected a number above 0 and up to 1, found 0");
+    return x->r->has_top_p = true;
 }
 
 static bool p_top_k(k2i_reader *x, const cJSON *v)
@@ -51,7 +41,7 @@ static bool p_presence(k2i_reader *x, const cJSON *v)
 }
 static bool p_repetition(k2i_reader *x, const cJSON *v)
 {
-    return read_positive(x, v, 100, &x->r->repetition_penalty);
+    return k2i_reader_double(x, v, 0.01, 100, &x->r->repetition_penalty);
 }
 
 static bool p_logit_bias(k2i_reader *x, const cJSON *v)
