@@ -7,17 +7,29 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <dirent.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 enum { ROWS = 130, COLUMNS = 150 }; /* beyond a block both ways */
+
+/* Stands before the C library's: what a directory's disk has to spare. */
+static bool disk_full;
+int statvfs(const char *path, struct statvfs *out)
+{
+    const int fd = open(path, O_RDONLY | O_DIRECTORY), rc = fd < 0 ? -1 : fstatvfs(fd, out);
+    if (fd >= 0) close(fd);
+    if (rc == 0 && disk_full) out->f_bavail = 3;
+    return rc;
+}
 
 static char dir[32];
 static float embed[6], norm[2], proj[ROWS * COLUMNS], bias[3];
@@ -306,6 +318,10 @@ static void conversions_refused(void **state)
     proj[0] = 1e30f;
     save("large", K2_DTYPE_F32, 0);
     assert_int_equal(convert("large", "c", K2_DTYPE_F16, 0, &err), K2_NOT_FINITE);
+    disk_full = true;
+    assert_int_equal(convert("a", "c", K2_DTYPE_BF16, 0, &err), K2_NO_SPACE);
+    disk_full = false;
+    assert_non_null(strstr(err.text, ": the weights take 39028 bytes, but only "));
     char *link = at("dangling");
     assert_int_equal(symlink("/nonexistent/k2", link), 0); /* that it leads nowhere does not make the name free */
     assert_int_equal(convert("a", "dangling", K2_DTYPE_BF16, 0, &err), K2_BAD_INPUT);
