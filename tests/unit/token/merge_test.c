@@ -1,4 +1,4 @@
-/* Merging: the heap of long words against the definition, and the cache under several threads. */
+/* Merging: short and long words against the definition. */
 #include "common/token/token_int.h"
 
 #include <setjmp.h>
@@ -6,11 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
-#include <pthread.h>
 #include <string.h>
 
-#define FOLDER  K2_SOURCE_DIR "/tests/unit/token/vectors"
-#define THREADS 4
+#define FOLDER K2_SOURCE_DIR "/tests/unit/token/vectors"
 
 /* The definition: of all pairs the one of the lowest rank, the leftmost of equals, until none merges. */
 static size_t merge_slowly(const k2i_vocab *v, const unsigned char *bytes, size_t n, int32_t *ids)
@@ -94,67 +92,11 @@ static void a_long_line_ends(void **state)
     k2_free(line);
 }
 
-typedef struct worker {
-    const k2_tokenizer *t;
-    const char *text;
-    const k2_tokens *want;
-    size_t wrong;
-} worker;
-
-static void *work(void *arg)
-{
-    worker *w = arg;
-    k2_tokens ids;
-    k2_tokens_init(&ids, 1u << 20);
-    for (int round = 0; round < 6; round++) {
-        k2_tokens_clear(&ids);
-        if (k2_tokenizer_encode(w->t, w->text, strlen(w->text), &ids, NULL) != K2_OK || ids.count != w->want->count ||
-            memcmp(ids.ids, w->want->ids, ids.count * sizeof *ids.ids) != 0)
-            w->wrong++;
-    }
-    k2_tokens_fini(&ids);
-    return NULL;
-}
-
-/* More words than the cache has room for, so that its slots change under the readers. */
-static void threads_share_a_tokenizer(void **state)
-{
-    (void)state;
-    k2_tokenizer *alone = NULL, *shared = NULL;
-    k2_tokens want;
-    k2_buf text;
-    pthread_t threads[THREADS];
-    worker workers[THREADS];
-    k2_tokens_init(&want, 1u << 20);
-    k2_buf_init(&text, 1u << 20);
-    for (uint64_t i = 0; i < 20000; i++) {
-        char word[9] = " ";
-        for (size_t k = 1; k < 8; k++) word[k] = (char)('a' + k2_rand_below(3, K2_STREAM_TEST, i % 15000, k, 26));
-        k2_buf_puts(&text, word);
-    }
-    assert_int_equal(k2_tokenizer_open("json", FOLDER "/llama3.json", &alone, NULL), K2_OK);
-    assert_int_equal(k2_tokenizer_open("json", FOLDER "/llama3.json", &shared, NULL), K2_OK);
-    assert_int_equal(k2_tokenizer_encode(alone, text.data, text.len, &want, NULL), K2_OK);
-    for (int i = 0; i < THREADS; i++) {
-        workers[i] = (worker){.t = shared, .text = text.data, .want = &want};
-        assert_int_equal(pthread_create(&threads[i], NULL, work, &workers[i]), 0);
-    }
-    for (int i = 0; i < THREADS; i++) {
-        pthread_join(threads[i], NULL);
-        assert_int_equal(workers[i].wrong, 0);
-    }
-    k2_tokenizer_close(alone);
-    k2_tokenizer_close(shared);
-    k2_tokens_fini(&want);
-    k2_buf_fini(&text);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_of_any_length_merge_by_definition),
         cmocka_unit_test(a_long_line_ends),
-        cmocka_unit_test(threads_share_a_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs with tokenizers of other kinds than bytes: the same weights with one worker and two, text to ids and back, and clear refusals.
+. "$(dirname "$0")/lib.sh"
+small_config
+cd "$SCRATCH"
+vectors=$SRC/tests/unit/token/vectors
+for i in 1 2 3 4 5 6 7 8; do echo "{\"prompt\": \"Say $i, 你好 <|im_end|>\", \"answer\": \"$i\"}"; done >prompts.jsonl
+head -n 4 prompts.jsonl >heldout.jsonl
+own=(--set data.task= --set data.prompts=prompts.jsonl --set data.heldout=heldout.jsonl --set pretrain.steps=0 --set eval.prompts=4
+  --set rollout.groups=4 --iterations 2)
+
+refuse() { # refuse PATTERN [options]: status 2, one line on stderr that matches
+  local want=$1 rc=0
+  shift
+  timeout 60 "$K2RL" master --cfg small.json --json --run-dir refused "${own[@]}" "$@" >out.txt 2>err.txt || rc=$?
+  [ "$rc" = 2 ] || fail "status $rc, expected 2: $* ($(head -n 3 err.txt))"
+  [ "$(wc -l <err.txt)" = 1 ] || fail "$(wc -l <err.txt) lines on stderr: $*"
+  grep -qE -- "$want" err.txt || fail "'$(cat err.txt)' does not match '$want'"
+}
+
+refuse 'has 856 ids, the model.s vocab_size is 264' --set tokenizer.kind=auto --set tokenizer.path="$vectors/kimi"
+refuse 'no tokenizer file is known there' --set tokenizer.kind=auto --set tokenizer.path="$vectors"
+refuse 'tokenizer.path: is empty' --set tokenizer.kind=json
+refuse 'has its patterns in its file' --set tokenizer.kind=json --set tokenizer.path="$vectors/qwen2.json" --set tokenizer.pattern=kimi
+
+sed -i 's/"vocab_size": 264/"vocab_size": 896/' model.json
+for kind in kimi qwen2.json; do
+  for workers in 1 2; do
+    run "$kind-$workers" "${own[@]}" --set tokenizer.kind=auto --set tokenizer.path="$vectors/$kind" --set rollout.workers=$workers
+    [ "$workers" = 1 ] && first=$(json "$result" weights_digest)
+  done
+  same "$(json "$result" weights_digest)" "$first" "weights_digest with two workers, tokenizer $kind"
+  text='Hello, 世界! <|im_end|>'
+  ids=$("$K2RL" data tokens --tokenizer "$vectors/$kind" --ids "$text" | head -n 1)
+  same "$("$K2RL" data tokens --tokenizer "$vectors/$kind" --decode "$ids")" "$text" "text through tokens of $kind"
+done
