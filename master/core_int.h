@@ -231,6 +231,8 @@ typedef struct k2m_worker {
 typedef struct k2m_prompts {
     const int32_t *const *ids; /* token ids of each prompt, generation prompt included */
     const uint32_t *lengths;
+    const uint32_t *easy_first; /* [count] prompts by rising difficulty; NULL: no curriculum */
+    const double *difficulty;   /* [count] of each prompt, where there is one */
     uint32_t count, length_max;
 } k2m_prompts;
 

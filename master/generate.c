@@ -9,16 +9,27 @@
 
 /* ---- prompts ---------------------------------------------------------------------------------------------------------- */
 
-/* The order of one epoch: Fisher-Yates with draws of (epoch, place), so that any group's prompt can be found from its number
+/* Fisher-Yates over places [from, to) with draws of (epoch, place). */
+static void places_shuffle(k2m_core *m, uint64_t epoch, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = to; i > from + 1; i--) {
+        uint32_t k = from + (uint32_t)k2_rand_below(m->c.config->seed, K2_STREAM_SHUFFLE, epoch, i, i - from);
+        uint32_t t = m->order[i - 1];
+        m->order[i - 1] = m->order[k];
+        m->order[k] = t;
+    }
+}
+
+/* The order of one epoch, shuffled whole or each difficulty for itself, so that any group's prompt can be found from its number
  * alone. */
 static void shuffle(k2m_core *m, uint64_t epoch)
 {
-    uint32_t n = m->c.prompts.count;
-    for (uint32_t i = 0; i < n; i++) m->order[i] = i;
-    for (uint32_t i = n; i > 1 && m->c.config->data_shuffle; i--) {
-        uint32_t k = (uint32_t)k2_rand_below(m->c.config->seed, K2_STREAM_SHUFFLE, epoch, i, i), t = m->order[i - 1];
-        m->order[i - 1] = m->order[k];
-        m->order[k] = t;
+    const k2m_prompts *p = &m->c.prompts;
+    for (uint32_t i = 0; i < p->count; i++) m->order[i] = p->easy_first ? p->easy_first[i] : i;
+    for (uint32_t from = 0, to; from < p->count && m->c.config->data_shuffle; from = to) {
+        to = p->easy_first ? from + 1 : p->count;
+        while (to < p->count && p->difficulty[p->easy_first[to]] == p->difficulty[p->easy_first[from]]) to++;
+        places_shuffle(m, epoch, from, to);
     }
     m->order_epoch = epoch + 1;
 }

@@ -214,6 +214,8 @@ static k2_code recover(k2m_io *io, k2_error *err)
     k2m_core_config cc = {.config = &run->config,
                           .prompts = {.ids = (const int32_t *const *)run->train.ids,
                                       .lengths = run->train.lengths,
+                                      .easy_first = run->train.easy_first,
+                                      .difficulty = run->train.difficulty,
                                       .count = run->train.count,
                                       .length_max = run->train.length_max},
                           .heldout = run->heldout.count,

@@ -37,6 +37,8 @@ typedef struct k2m_prompt_set {
     k2_prompts *list;
     int32_t **ids;
     uint32_t *lengths, length_max, count;
+    uint32_t *easy_first; /* where there is a curriculum; NULL else */
+    double *difficulty;
     k2_digest fingerprint;
 } k2m_prompt_set;
 

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <math.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,6 +104,38 @@ static k2_code load_prompts(const k2m_run *r, const char *path, k2m_prompt_set *
     return tokenize(r, path, s, answer_tokens, err);
 }
 
+typedef struct placed {
+    double difficulty;
+    uint32_t prompt;
+} placed;
+
+static int by_difficulty(const void *a, const void *b)
+{
+    const placed *x = a, *y = b;
+    if (x->difficulty != y->difficulty) return x->difficulty < y->difficulty ? -1 : 1;
+    return x->prompt < y->prompt ? -1 : 1;
+}
+
+static k2_code curriculum_make(const char *path, k2m_prompt_set *s, k2_error *err)
+{
+    placed *all = k2_alloc_array(s->count, sizeof *all);
+    k2_code code = K2_OK;
+    s->difficulty = k2_alloc_array(s->count, sizeof *s->difficulty);
+    s->easy_first = k2_alloc_array(s->count, sizeof *s->easy_first);
+    for (uint32_t i = 0; i < s->count && code == K2_OK; i++) {
+        const k2_prompt *p = k2_prompts_at(s->list, i);
+        if (isnan(p->difficulty))
+            code = k2_error_set(err, K2_BAD_INPUT, "%s:%u: \"difficulty\": found no number, expected one for data.curriculum",
+                                path, p->line);
+        s->difficulty[i] = p->difficulty;
+        all[i] = (placed){.difficulty = p->difficulty, .prompt = i};
+    }
+    if (code == K2_OK) qsort(all, s->count, sizeof *all, by_difficulty);
+    for (uint32_t i = 0; i < s->count; i++) s->easy_first[i] = all[i].prompt;
+    k2_free(all);
+    return code;
+}
+
 static k2_code load_corpus(k2m_run *r, k2_error *err)
 {
     k2_idx *x = NULL;
@@ -123,6 +156,8 @@ static k2_code load_data(k2m_run *r, bool all, k2_error *err)
     k2_code code = K2_OK;
     if (!is_pretrain(r) && !r->train.list && (all || c->data_prompts[0]))
         code = load_prompts(r, c->data_prompts, &r->train, c->rollout_max_tokens, err);
+    if (code == K2_OK && c->data_curriculum && r->train.list && !r->train.easy_first)
+        code = curriculum_make(c->data_prompts, &r->train, err);
     if (code == K2_OK && !is_pretrain(r) && !r->heldout.list && (all || c->data_heldout[0]))
         code = load_prompts(r, c->data_heldout, &r->heldout, c->eval_max_tokens, err);
     if (code == K2_OK && c->pretrain_steps && r->corpus_tokens == 0 && (all || c->data_corpus[0])) code = load_corpus(r, err);
@@ -495,6 +530,8 @@ static void prompts_fini(k2m_prompt_set *s)
 {
     for (uint32_t i = 0; s->ids && i < s->count; i++) k2_free(s->ids[i]);
     k2_free(s->ids);
+    k2_free(s->difficulty);
+    k2_free(s->easy_first);
     k2_free(s->lengths);
     k2_prompts_free(s->list);
 }

@@ -44,6 +44,8 @@
     U64(data_task_prompts, "data.task_prompts", 4096, 1, 100000000, SAME, "quickstart: training prompts")                          \
     U64(data_task_heldout, "data.task_heldout", 256, 1, 1000000, SAME, "quickstart: held-out prompts")                             \
     BOOL(data_shuffle, "data.shuffle", true, SAME, "shuffle prompts anew in every epoch")                                        \
+    BOOL(data_curriculum, "data.curriculum", false, SAME,                                                                        \
+         "in every epoch, prompts in order of their field \"difficulty\", a number, least first; those of one difficulty are shuffled") \
                                                                                                                                  \
     STR(master_listen, "master.listen", "", FREE,                                                                                \
         "control address of the master, tcp://HOST:PORT; empty = a socket in the run directory")                                 \

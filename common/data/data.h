@@ -28,6 +28,7 @@ typedef struct k2_prompt {
     const k2_prompt_message *messages;
     uint32_t message_count; /* >= 1, the last one is a user's */
     uint32_t line;          /* in the file, from 1 */
+    double difficulty;      /* NaN: no number of that name is given */
     const char *answer;     /* NULL where it is not given and limits.answer_optional is set */
     const char *json;       /* the whole line, for a reward command of the user's own; fields that we do not know stay in it */
     size_t json_bytes;

@@ -2,6 +2,7 @@
 #include "common/data/data.h"
 #include "jsonl_int.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,13 +136,16 @@ static k2_code id_parse(loader *l, const cJSON *object, const char **id, k2_erro
 static k2_code prompt_parse(loader *l, const cJSON *object, k2_prompt *out, k2_error *err)
 {
     const char *answer = NULL;
+    const cJSON *difficulty = NULL;
     k2_code code = id_parse(l, object, &out->id, err);
     if (code == K2_OK) code = turns_parse(l, object, &out->message_count, err);
     if (code == K2_OK) code = string_field(l, object, "", "answer", &answer, err);
+    if (code == K2_OK) code = k2i_jsonl_field(l->at, object, "difficulty", &difficulty, err);
     if (code != K2_OK) return code;
     if (!answer && !l->limits.answer_optional)
         return k2_error_set(err, K2_BAD_INPUT, "%s:%u: \"answer\" is missing", l->at.name, l->at.line);
     out->answer = answer ? keep(l->p, answer) : NULL;
+    out->difficulty = cJSON_IsNumber(difficulty) ? difficulty->valuedouble : (double)NAN;
     out->line = l->at.line;
     return K2_OK;
 }

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include <math.h>
+
 static k2_code parse(const char *text, size_t n, const k2_prompts_limits *limits, k2_prompts **out, k2_error *err)
 {
     memset(err, 0, sizeof *err);
@@ -183,6 +185,24 @@ static void answers_may_be_optional(void **state)
     k2_prompts_free(p);
 }
 
+/* What is no number counts as none: files of others may say "hard". Twice is an error as everywhere. */
+static void difficulties(void **state)
+{
+    (void)state;
+    const char *text = "{\"prompt\":\"p\",\"answer\":\"a\",\"difficulty\":-2.5}\n{\"prompt\":\"p\",\"answer\":\"a\","
+                       "\"difficulty\":\"hard\"}\n" GOOD;
+    const char *twice = "{\"prompt\":\"p\",\"answer\":\"a\",\"difficulty\":1,\"difficulty\":1}\n";
+    k2_prompts *p = NULL;
+    k2_error err;
+    assert_int_equal(parse(text, strlen(text), NULL, &p, &err), K2_OK);
+    assert_true(k2_prompts_at(p, 0)->difficulty == -2.5);
+    assert_true(isnan(k2_prompts_at(p, 1)->difficulty) != 0 && isnan(k2_prompts_at(p, 2)->difficulty) != 0);
+    k2_prompts_free(p);
+    p = NULL;
+    assert_int_equal(parse(twice, strlen(twice), NULL, &p, &err), K2_BAD_INPUT);
+    assert_null(p);
+}
+
 /* Cut at every byte: either an error, or fewer prompts; never more than there were, never a crash. */
 static void cut_anywhere(void **state)
 {
@@ -247,6 +267,7 @@ int main(void)
         cmocka_unit_test(cut_anywhere),
         cmocka_unit_test(files),
         cmocka_unit_test(answers_may_be_optional),
+        cmocka_unit_test(difficulties),
         cmocka_unit_test(many),
     };
     return cmocka_run_group_tests_name("prompts", tests, NULL, NULL);

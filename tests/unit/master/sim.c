@@ -141,14 +141,18 @@ void sim_start_master(sim *s)
     k2_error err = {0};
     k2m_core_free(s->core);
     s->core = NULL;
-    k2m_core_config cc = {
-        .config = &s->config,
-        .prompts = {.ids = (const int32_t *const *)s->prompts, .lengths = s->lengths, .count = PROMPTS, .length_max = 5},
-        .heldout = HELDOUT,
-        .vocab = 264,
-        .checkpoints_dir = "/run/checkpoints",
-        .record = record,
-        .record_arg = s};
+    k2m_core_config cc = {.config = &s->config,
+                          .prompts = {.ids = (const int32_t *const *)s->prompts,
+                                      .lengths = s->lengths,
+                                      .easy_first = s->easy_first,
+                                      .difficulty = s->difficulty,
+                                      .count = PROMPTS,
+                                      .length_max = 5},
+                          .heldout = HELDOUT,
+                          .vocab = 264,
+                          .checkpoints_dir = "/run/checkpoints",
+                          .record = record,
+                          .record_arg = s};
     if (strcmp(s->config.mode, "pretrain") == 0) cc.prompts = (k2m_prompts){0};
     k2_code code = k2m_core_new(&cc, &s->core, &err);
     for (size_t i = 0; code == K2_OK && i < s->records; i++)

@@ -63,6 +63,8 @@ typedef struct sim {
     uint64_t latest;
     int32_t **prompts;
     uint32_t *lengths;
+    const uint32_t *easy_first; /* a curriculum, where a test gives one */
+    const double *difficulty;
     k2_digest batch;
     sim_faults faults;
     bool ended;
