@@ -279,6 +279,15 @@ void k2m_call_request(k2m_io *io, const k2m_action *a)
 /* ---- rewards
  * ----------------------------------------------------------------------------------------------------------------- */
 
+/* Move the ids that the tokenizer has to the front: a model may have more (a padded vocabulary), and those are no text. */
+static uint32_t known(const k2_tokenizer *t, int32_t *ids, uint32_t n)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if ((uint32_t)ids[i] < k2_tokenizer_vocab(t)) ids[kept++] = ids[i];
+    return kept;
+}
+
 void k2m_call_item(const k2m_io *io, uint64_t id, k2_buf *body)
 {
     const k2m_run *run = io->run;
@@ -304,7 +313,7 @@ void k2m_call_item(const k2m_io *io, uint64_t id, k2_buf *body)
         k2_free(tokens);
     }
     k2_buf_init(&text, K2M_ANSWER_BYTES_MAX);
-    (void)k2_tokenizer_decode(run->tokenizer, ids, n, &text, &err);
+    (void)k2_tokenizer_decode(run->tokenizer, ids, known(run->tokenizer, ids, n), &text, &err);
     k2_free(ids);
     const char *question = prompt->messages[prompt->message_count - 1].content, *answer = prompt->answer ? prompt->answer : "";
     k2_buf_puts(body, "{\"trajectory\":");

@@ -259,7 +259,7 @@ def bench(folder):
         for name, args, encode in cases:
             pairs = []
             for _ in range(5):  # one after the other, so that a busy machine slows both
-                theirs = best_of(1, lambda: encode(text))
+                theirs = best_of(2, lambda: encode(text))
                 done = subprocess.run([sys.argv[1], *args, "bench", path, "2"], capture_output=True, text=True, check=True)
                 pairs.append((theirs, int(done.stdout.split()[0]) / 1e9))
             theirs, own = (statistics.median(p[i] for p in pairs) for i in (0, 1))
