@@ -83,8 +83,7 @@ k2_code k2i_tiktoken_parse(k2_tokenizer *t, const char *bytes, size_t n, k2_erro
     for (uint32_t i = 0; i < t->vocab.count; i++)
         if (t->vocab.tokens[i].n == 0) return k2_error_set(err, K2_BAD_INPUT, "rank %u is missing", i);
     t->vocab.whole = true;
-    k2i_vocab_merge_all(&t->vocab);
-    return K2_OK;
+    return k2i_vocab_merge_all(&t->vocab, err);
 }
 
 static void name_specials(k2_tokenizer *t, const struct special_names *s)

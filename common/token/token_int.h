@@ -11,6 +11,7 @@
 /* ---- vocabulary: id to bytes, bytes to id, and which pairs merge (vocab.c) -------------------------------------------- */
 
 #define K2I_TOKEN_BYTES_MAX 512u       /* of one token that text may become; the longest known has 128 spaces */
+#define K2I_PAIRS_MAX       (1u << 24) /* 512 MiB as a table; Qwen's 151,643 ranks make 294166 */
 #define K2I_MERGE_NONE      UINT32_MAX /* rank of a pair that does not merge */
 
 typedef struct k2i_token {
@@ -42,8 +43,8 @@ k2_code k2i_vocab_put(k2i_vocab *v, uint32_t id, const void *bytes, size_t n, bo
 uint32_t k2i_vocab_find(const k2i_vocab *v, const void *bytes, size_t n);
 /* False where the pair is there already. */
 bool k2i_vocab_merge(k2i_vocab *v, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
-/* Every two tokens that make a third one merge, with its id as the rank: tiktoken's rule. */
-void k2i_vocab_merge_all(k2i_vocab *v);
+/* Every two tokens that make a third one merge, with its id as the rank: tiktoken's rule. LIMIT: more than K2I_PAIRS_MAX do. */
+k2_code k2i_vocab_merge_all(k2i_vocab *v, k2_error *err);
 /* Fill byte_ids. BAD_INPUT: a byte is no token, so that there would be text without ids. */
 k2_code k2i_vocab_finish(k2i_vocab *v, k2_error *err);
 void k2i_vocab_fini(k2i_vocab *v);

@@ -114,9 +114,11 @@ bool k2i_vocab_merge(k2i_vocab *v, uint32_t left, uint32_t right, uint32_t rank,
     return true;
 }
 
-void k2i_vocab_merge_all(k2i_vocab *v)
+k2_code k2i_vocab_merge_all(k2i_vocab *v, k2_error *err)
 {
     for (uint32_t id = 0; id < v->count; id++) {
+        if (v->pair_count > K2I_PAIRS_MAX)
+            return k2_error_set(err, K2_LIMIT, "more than %u pairs of tokens make another", K2I_PAIRS_MAX);
         const k2i_token t = v->tokens[id];
         for (uint32_t k = 1; k < t.n; k++) {
             const uint32_t left = k2i_vocab_find(v, v->blob + t.at, k);
@@ -125,6 +127,7 @@ void k2i_vocab_merge_all(k2i_vocab *v)
             if (right != SLOT_EMPTY) k2i_vocab_merge(v, left, right, id, id);
         }
     }
+    return K2_OK;
 }
 
 k2_code k2i_vocab_finish(k2i_vocab *v, k2_error *err)
