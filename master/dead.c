@@ -1,33 +1,14 @@
 /* dead: where a run stood that no master runs, as `k2rl why` tells it: from the journal, with the code of recovery, and from
  * the last lines of the master's log. */
-#include "master/core_int.h"
 #include "master/find_int.h"
+#include "master/recovered_int.h"
 #include "master/words_int.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define PROMPT_TOKENS 8192u  /* room for prompts while a journal is read: nothing is generated from them */
-#define TAIL_BYTES    65536u /* of the log that are looked at */
-#define TAIL_LINES    12u    /* that are shown */
-
-static void no_record(void *arg, uint32_t type, const void *bytes, size_t len)
-{
-    (void)arg, (void)type, (void)bytes, (void)len;
-}
-
-typedef struct reading {
-    k2m_core *core;
-    k2_code code;
-    k2_error *err;
-} reading;
-
-static bool apply(void *arg, const k2_journal_record *r)
-{
-    reading *x = arg;
-    x->code = k2m_core_apply(x->core, r->type, r->bytes, r->len, x->err);
-    return x->code == K2_OK;
-}
+#define TAIL_BYTES 65536u /* of the log that are looked at */
+#define TAIL_LINES 12u    /* that are shown */
 
 /* ---- the log ------------------------------------------------------------------------------------------------------------- */
 
@@ -122,23 +103,17 @@ static void print_json(const char *dir, const k2m_found *run, const k2m_core *m,
 
 k2_code k2m_dead_print(const char *dir, const k2m_found *run, bool json, k2_error *err)
 {
-    k2m_core_config cc = {
-        .config = &run->config, .prompts = {.length_max = PROMPT_TOKENS}, .checkpoints_dir = "", .record = no_record};
-    reading x = {.err = err};
-    k2_code code = k2m_core_new(&cc, &x.core, err);
+    k2m_core *m;
+    k2_code code = k2m_recovered(&run->config, run->journal, &m, err);
     if (code != K2_OK) return code;
-    code = k2_journal_read(run->journal, 0, apply, &x, err);
-    if (code == K2_OK) code = x.code;
-    if (code == K2_OK) {
-        const char *lines[TAIL_LINES];
-        char *bytes = read_tail(dir);
-        uint32_t n = warnings(bytes, lines);
-        if (json)
-            print_json(dir, run, x.core, lines, n);
-        else
-            print_text(dir, run, x.core, lines, n);
-        k2_free(bytes);
-    }
-    k2m_core_free(x.core);
-    return code;
+    const char *lines[TAIL_LINES];
+    char *bytes = read_tail(dir);
+    uint32_t n = warnings(bytes, lines);
+    if (json)
+        print_json(dir, run, m, lines, n);
+    else
+        print_text(dir, run, m, lines, n);
+    k2_free(bytes);
+    k2m_core_free(m);
+    return K2_OK;
 }

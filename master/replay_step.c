@@ -1,12 +1,12 @@
 /* replay_step: the command line of `k2rl replay-step`, and a step of a dead run taken out of its journal. */
 #include "master/io_int.h"
 #include "master/master.h"
+#include "master/recovered_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define PROMPT_TOKENS    8192u /* room for prompts while a journal is read: nothing is generated from them */
 #define CONFIG_BYTES_MAX (1u << 20)
 
 typedef unsigned long long ull;
@@ -30,43 +30,17 @@ static const char help[] = "usage: k2rl replay-step DIR [--json]\n"
 /* ---- a step out of a journal ----------------------------------------------------------------------------------------------
  */
 
-static void no_record(void *arg, uint32_t type, const void *bytes, size_t len)
-{
-    (void)arg, (void)type, (void)bytes, (void)len;
-}
-
-typedef struct reading {
-    k2m_core *core;
-    k2_code code;
-    k2_error *err;
-} reading;
-
-static bool apply(void *arg, const k2_journal_record *r)
-{
-    reading *x = arg;
-    x->code = k2m_core_apply(x->core, r->type, r->bytes, r->len, x->err);
-    return x->code == K2_OK;
-}
-
 static k2_code journal_load(const char *dir, const k2_config *c, k2m_core **out, k2_error *err)
 {
-    k2m_core_config cc = {.config = c, .prompts = {.length_max = PROMPT_TOKENS}, .checkpoints_dir = "", .record = no_record};
     char *path = k2_asprintf("%s/journal", dir), *data = k2_asprintf("%s/data.mdb", path);
     k2_journal_config jc = {.kind = K2_JOURNAL_LMDB, .dir = path, .map_bytes = c->run_journal_mb << 20};
     k2_journal *journal = NULL;
-    reading x = {.err = err};
     k2_code code =
         k2_file_exists(data) ? k2_journal_open(&jc, &journal, err) : k2_error_set(err, K2_NOT_FOUND, "%s: no run is here", dir);
-    if (code == K2_OK) code = k2m_core_new(&cc, &x.core, err);
-    if (code == K2_OK) code = k2_journal_read(journal, 0, apply, &x, err);
-    if (code == K2_OK) code = x.code;
+    if (code == K2_OK) code = k2m_recovered(c, journal, out, err);
     k2_journal_close(journal);
     k2_free(data);
     k2_free(path);
-    if (code == K2_OK)
-        *out = x.core;
-    else
-        k2m_core_free(x.core);
     return code;
 }
 

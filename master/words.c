@@ -101,19 +101,10 @@ bool k2m_oom_parse(const char *text, uint64_t *kills)
     return false;
 }
 
-static size_t read_small(const char *path, char *out, size_t n)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, out, n - 1) : -1;
-    if (fd >= 0) close(fd);
-    out[got > 0 ? got : 0] = 0;
-    return got > 0 ? (size_t)got : 0;
-}
-
 bool k2m_oom_read(const char *file, uint64_t *kills)
 {
     char text[1024];
-    return file && read_small(file, text, sizeof text) > 0 && k2m_oom_parse(text, kills);
+    return file && k2_file_peek(file, text, sizeof text) > 0 && k2m_oom_parse(text, kills);
 }
 
 char *k2m_oom_file(const char *mount, pid_t pid)
@@ -124,7 +115,7 @@ char *k2m_oom_file(const char *mount, pid_t pid)
     char own[64], text[4096], path[1024];
     uint64_t kills;
     snprintf(own, sizeof own, "/proc/%d/cgroup", (int)pid);
-    read_small(own, text, sizeof text);
+    k2_file_peek(own, text, sizeof text);
     for (size_t i = 0; i < K2_COUNT(kinds); i++) {
         if (!k2m_cgroup_path(text, kinds[i].controller, path, sizeof path)) continue;
         char *file = k2_asprintf("%s%s%s/%s", mount, kinds[i].folder, strcmp(path, "/") == 0 ? "" : path, kinds[i].file);

@@ -273,6 +273,9 @@ void k2_thread_begin(void);
 
 /* Whole file into *data (terminated by an uncounted 0 byte; k2_free it). Files above max_bytes are LIMIT. */
 k2_code k2_file_read(const char *path, size_t max_bytes, char **data, size_t *len, k2_error *err);
+/* The beginning of a file, at most n - 1 bytes, terminated; gives how many, 0 where it cannot be read. For /proc and its like, whose
+ * files have no size. */
+size_t k2_file_peek(const char *path, char *out, size_t n);
 /* Temporary file, write, fsync, rename, fsync of the directory: after OK the new content is durable, before it the old one stands. */
 k2_code k2_file_write_atomic(const char *path, const void *data, size_t len, k2_error *err);
 /* Opens a file of lines to append to, makes it where there is none. What stands behind its last line's end is cut: half a line,

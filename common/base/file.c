@@ -58,6 +58,15 @@ close_fd:
     return code;
 }
 
+size_t k2_file_peek(const char *path, char *out, size_t n)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, out, n - 1) : -1;
+    if (fd >= 0) close(fd);
+    out[got > 0 ? got : 0] = 0;
+    return got > 0 ? (size_t)got : 0;
+}
+
 static k2_code sync_parent(const char *path, k2_error *err)
 {
     char dir[PATH_MAX];

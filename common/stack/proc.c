@@ -2,11 +2,9 @@
 #include "common/stack/stack.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 bool k2_proc_parse(const char *stat, k2_proc *out)
 {
@@ -27,20 +25,11 @@ bool k2_proc_parse(const char *stat, k2_proc *out)
     return true;
 }
 
-static size_t read_small(const char *path, char *out, size_t n)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, out, n - 1) : -1;
-    if (fd >= 0) close(fd);
-    out[got > 0 ? got : 0] = 0;
-    return got > 0 ? (size_t)got : 0;
-}
-
 bool k2_proc_read(pid_t pid, k2_proc *out)
 {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    return read_small(path, text, sizeof text) > 0 && k2_proc_parse(text, out);
+    return k2_file_peek(path, text, sizeof text) > 0 && k2_proc_parse(text, out);
 }
 
 size_t k2_proc_list(k2_proc **list)
@@ -78,7 +67,7 @@ void k2_stacks_outside(const k2_proc *proc, k2_buf *out)
     for (size_t i = 0; i < K2_COUNT(files); i++) {
         char path[64], text[256];
         snprintf(path, sizeof path, "/proc/%d/%s", (int)proc->pid, files[i]);
-        size_t n = read_small(path, text, sizeof text);
+        size_t n = k2_file_peek(path, text, sizeof text);
         while (n > 0 && text[n - 1] == '\n') text[--n] = 0;
         if (n > 0) k2_buf_printf(out, "%s%s %s", out->len ? "; " : "", files[i], text);
     }

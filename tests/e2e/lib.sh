@@ -14,10 +14,18 @@ sanitizers_are_silent() {
   return 1
 }
 
+# Is this process number still one of this script's? Those of processes that have ended are given to others.
+ours() { # PID
+  local stat args
+  read -r stat 2>/dev/null <"/proc/$1/stat" || return 1
+  mapfile -d '' args 2>/dev/null <"/proc/$1/cmdline" || return 1
+  [[ "${stat##*) }" == ?\ "$$ "* || "${args[*]}" == *"$SCRATCH"* ]]
+}
+
 cleanup() {
   local p
   for p in ${masters[@]+"${masters[@]}"}; do
-    kill -9 "$p" 2>/dev/null || true
+    ours "$p" && kill -9 "$p" 2>/dev/null || true
     wait "$p" 2>/dev/null || true
   done
   [ -n "${KEEP:-}" ] || rm -rf "$SCRATCH"

@@ -7,7 +7,9 @@ small_config
 detach=$(dirname "$K2RL")/k2_detach.so
 [ -e "$detach" ] || skip "no $detach"
 LD_PRELOAD=$detach K2_DETACH=none true 2>"$SCRATCH/preload.txt" && [ ! -s "$SCRATCH/preload.txt" ] || skip "nothing can be preloaded here"
-sed -i 's|"data":|"master": {"lease_ms": 1000},\n "data":|' "$SCRATCH/small.json"
+sed -i 's|"data":|"master": {"lease_ms": 1000},\n "data":|; s|"reward": {|&"timeout_ms": 60000, |' "$SCRATCH/small.json"
+# The last evaluation waits while there is a file: the run is not over before the stopped one has come back.
+sed -i "s|^  read -rt 0.01|  while [[ \$id == *92233720368547* \&\& -e $SCRATCH/hold ]]; do read -rt 0.05 <> <(:); done\n&|" "$SCRATCH/reward.sh"
 
 run calm
 want=$(json "$result" weights_digest)
@@ -24,16 +26,18 @@ for case in trainer:train:2 rollout:generate:1 proxy:generate:1 trainer:generate
   await "phase $phase of $name" "[ \$(phases $name $phase) -ge 2 ]"
   read -r pid old < <(up "$name" "$role-0")
   masters+=("$pid") # nobody else ends it if a check fails
+  touch "$SCRATCH/hold"
+  at=$(phases "$name" generate)
   kill -STOP "$pid" || fail "$role-0 of $name is not there"
   await "$role-0 to be given up" "says $name '$role-0 said nothing for 1000 ms .its lease.; incarnation $old ended'"
   await "the next $role-0" "[ \"\$(up $name $role-0)\" != '$pid $old' ]"
   read -r _ new < <(up "$name" "$role-0")
-  at=$(phases "$name" generate)
   await "$name to go on without the stopped $role-0" "[ \$(phases $name generate) -gt $at ]"
   [ "$new" -gt "$old" ] || fail "incarnation $new of $role-0 came after $old"
   ended "$pid" && fail "the stopped $role-0 was killed after all"
   kill -CONT "$pid"
   await "the end of the old $role-0" "ended $pid"
+  rm "$SCRATCH/hold"
   wait "$wrapper_of" || fail "the run whose $role was replaced ended with status $?"
   says "$name" "fenced: a (POLL|DONE) was refused: incarnation $old of $role-0 is over, $new has its place" ||
     fail "the master's log does not say that incarnation $old of $role-0 was refused"

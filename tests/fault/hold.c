@@ -1,6 +1,9 @@
-/* hold - preloaded: holds phases still that are over too soon to be met from outside. While the file K2_HOLD.publish exists,
- * the trainer that publishes waits where it makes the segment of the weights; while K2_HOLD.latest exists, the master waits
- * where it names the latest checkpoint. Both are at work on a thread of their own there: their loops go on.
+/* hold - preloaded: makes phases last that are over too soon to be met from outside.
+ *
+ * While the file K2_HOLD.publish exists, the trainer that publishes waits where it makes the segment of the weights; while
+ * K2_HOLD.latest exists, the master waits where it names the latest checkpoint. Both are at work on a thread of their own
+ * there: their loops go on. With K2_HOLD_MS each segment in shared memory (of a batch, of weights, of a group of ranks) and
+ * each naming of the latest checkpoint takes so much longer.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -11,19 +14,26 @@
 #include <unistd.h>
 
 static char publish[4096], latest[4096]; /* "": not of this process */
+static long longer_ms;
 
 static void __attribute__((constructor)) begin(int argc, char **argv)
 {
-    const char *hold = getenv("K2_HOLD");
-    if (!hold || argc < 2) return;
-    if (strcmp(argv[1], "trainer") == 0) snprintf(publish, sizeof publish, "%s.publish", hold);
-    if (strcmp(argv[1], "master") == 0) snprintf(latest, sizeof latest, "%s.latest", hold);
+    const char *base = getenv("K2_HOLD"), *ms = getenv("K2_HOLD_MS");
+    longer_ms = ms ? atol(ms) : 0;
+    if (!base || argc < 2) return;
+    if (strcmp(argv[1], "trainer") == 0) snprintf(publish, sizeof publish, "%s.publish", base);
+    if (strcmp(argv[1], "master") == 0) snprintf(latest, sizeof latest, "%s.latest", base);
 }
 
-static void wait_while(const char *file)
+static void pause_ms(long ms)
 {
-    const struct timespec pause = {.tv_nsec = 10000000};
-    while (file[0] && access(file, F_OK) == 0) nanosleep(&pause, NULL);
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
+static void hold(const char *file)
+{
+    if (longer_ms > 0) pause_ms(longer_ms);
+    while (file[0] && access(file, F_OK) == 0) pause_ms(10);
 }
 
 /* The function of that name behind ours. */
@@ -39,7 +49,7 @@ typedef int (*rename_fn)(const char *, const char *);
 int memfd_create(const char *name, unsigned flags)
 {
     NEXT(memfd_fn, "memfd_create");
-    wait_while(publish);
+    hold(publish);
     return next.fn(name, flags);
 }
 
@@ -47,6 +57,6 @@ int rename(const char *from, const char *to)
 {
     NEXT(rename_fn, "rename");
     const char *slash = strrchr(to, '/');
-    if (slash && strcmp(slash, "/latest") == 0) wait_while(latest);
+    if (slash && strcmp(slash, "/latest") == 0) hold(latest);
     return next.fn(from, to);
 }
