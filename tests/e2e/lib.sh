@@ -128,9 +128,9 @@ workers() { # process ids of the workers of a role (trainer, rollout, proxy) tha
 
 # await WHAT COMMAND: until the command is true; looks again after each short wait, gives up after a minute.
 await() {
-  local what=$1 n
+  local what=$1 until=$((SECONDS + 60))
   shift
-  for ((n = 0; n < 1200; n++)); do
+  while [ "$SECONDS" -lt "$until" ]; do
     eval "$@" >/dev/null 2>&1 && return 0
     read -rt 0.05 <> <(:) || true
   done
