@@ -411,9 +411,9 @@ void k2m_core_waits(const k2m_core *m, uint64_t now_ns, k2m_waits *out)
 {
     chain c = {.m = m, .out = out, .now_ns = now_ns};
     out->count = out->culprit = 0;
-    c.phase_line =
-        line(&c, 0, m->phase_since_ns, k2m_phase_timed(m->phase) ? step_deadline(&c, m->progress_ns) : 0, "iteration %llu, step %llu: %s",
-             (unsigned long long)m->iteration + 1, (unsigned long long)m->trainer_step, k2m_phase_name(m->phase));
+    c.phase_line = line(&c, 0, m->phase_since_ns, k2m_phase_timed(m->phase) ? step_deadline(&c, m->progress_ns) : 0,
+                        "iteration %llu, step %llu: %s", (unsigned long long)m->iteration + 1,
+                        (unsigned long long)m->trainer_step, k2m_phase_name(m->phase));
     links(&c);
     others(&c);
     const uint32_t suspects[] = {c.silent_place, c.down_place, c.idle_place, c.command_place, slowest(&c)};
