@@ -466,6 +466,34 @@ static void foreign_engines(void **state)
     end();
 }
 
+/* What another engine could not go on with is passed on as it came; the stub gives one choice whatever n is. */
+static void several_answers_are_passed_on(void **state)
+{
+    (void)state;
+    answer r;
+    static const char plain[] = "{\"prompt\":[5,6,7],\"max_tokens\":10,\"n\":2,\"echo\":true,\"logprobs\":1}",
+                      stream[] = "{\"prompt\":[5,6,7],\"max_tokens\":10,\"n\":2,\"stream\":true}";
+    start(NULL);
+    engines(2);
+    ask(&r, plain);
+    finish(&r);
+    assert_true(r.status == 200 && r.count == 10 && strcmp(r.finish, "length") == 0);
+    drop(&r);
+    const char *body = strstr(stubs[0].last_body, "\"n\":2") ? stubs[0].last_body : stubs[1].last_body;
+    assert_true(strstr(body, "\"n\":2") && strstr(body, "\"echo\":true") && !strstr(body, "\"stream\":true"));
+    ask(&r, stream);
+    finish(&r);
+    assert_true(r.status == 200 && r.count == 10 && r.saw_done && !r.saw_error);
+    drop(&r);
+    stubs[0].die_after = stubs[1].die_after = 4;
+    stubs[0].fail_times = stubs[1].fail_times = 1;
+    ask(&r, stream); /* it has been seen: an error, and no [DONE] */
+    finish(&r);
+    assert_true(r.status == 200 && r.saw_error && !r.saw_done);
+    drop(&r);
+    end();
+}
+
 static void engine_without_streams(void **state)
 {
     (void)state;
@@ -666,6 +694,7 @@ int main(void)
                                        cmocka_unit_test(other_faults),
                                        cmocka_unit_test(wrong_weights_go_elsewhere),
                                        cmocka_unit_test(foreign_engines),
+                                       cmocka_unit_test(several_answers_are_passed_on),
                                        cmocka_unit_test(engine_without_streams),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(who_waits_for_whom),
