@@ -335,10 +335,13 @@ static void clear_for_switch(k2i_core *c)
 {
     while (c->running.tail) {
         k2i_request *r = c->running.tail;
-        if (r->training)
+        if (r->training) {
             finish(c, r, K2I_STALE);
-        else
-            preempt(c, r);
+            continue;
+        }
+        if (r->len == r->prompt_len)
+            r->scored = 0; /* its prompt is worth something else now; once a token is out, it was told */
+        preempt(c, r);
     }
 }
 
