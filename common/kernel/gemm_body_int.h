@@ -38,7 +38,7 @@ typedef struct tile_args {
     size_t ldc;
     size_t last; /* columns of the last panel, 1 to 16 */
     bool load;   /* the chains start from C */
-    size_t ahead; /* bytes from a panel to its counterpart in the next tile: that is fetched meanwhile */
+    bool fetch;  /* meanwhile, fetch what the next tile to the right reads */
 } tile_args;
 
 /* Constant mr, np and a_trans make one unrolled kernel. Rows of A are addressed from three pointers, because a pointer for
@@ -46,7 +46,8 @@ typedef struct tile_args {
 K2I_INLINE void tile(const int mr, const int np, const bool a_trans, const tile_args *t)
 {
     v16 acc[K2I_MR_MAX][K2I_NP_MAX];
-    const size_t lda = t->lda, b_panel = t->b_panel, b_step = t->b_step, ldc = t->ldc, ahead = t->ahead;
+    const size_t lda = t->lda, b_panel = t->b_panel, b_step = t->b_step, ldc = t->ldc;
+    const size_t ahead = t->fetch ? (size_t)np * b_panel * sizeof(float) : 0; /* bytes */
     K2I_UNROLL
     for (int m = 0; m < mr; m++) {
         K2I_UNROLL
@@ -65,7 +66,7 @@ K2I_INLINE void tile(const int mr, const int np, const bool a_trans, const tile_
         v16 bv[K2I_NP_MAX];
         K2I_UNROLL
         for (int p = 0; p < np; p++) bv[p] = v_load(b + (size_t)p * b_panel);
-        if (!a_trans && mr > 1) { /* weights come from memory; a single row has no time left to hide it, and dW's B is in the cache */
+        if (!a_trans && mr > 1) { /* one row waits for memory anyway, and the right side of a dW is in the cache */
             K2I_UNROLL
             for (int p = 0; p < np; p++) __builtin_prefetch((const char *)(b + (size_t)p * b_panel) + ahead, 0, 2);
         }
@@ -134,7 +135,6 @@ static void row_tiles(const k2_gemm *g, const tile_args *proto, size_t m0, size_
         size_t np = K2_MIN(p1 - p, (size_t)K2I_NP_MAX);
         while (!tiles[g->a_trans][mr][np]) np--;
         t.c = g->c + m0 * g->ldc + p * 16;
-        t.ahead = np * t.b_panel * sizeof(float);
         t.last = p + np == panels ? g->n - (panels - 1) * 16 : 16;
         tiles[g->a_trans][mr][np](&t);
         t.b += np * t.b_panel;
@@ -148,7 +148,9 @@ static void strip_rows(const k2_gemm *g, const tile_args *proto, size_t p0, size
     size_t count = (g->m + K2I_MR_MAX - 1) / K2I_MR_MAX, low = g->m / count, extra = g->m % count;
     for (size_t i = 0, m0 = 0; i < count; i++) {
         size_t mr = low + (i < extra);
-        row_tiles(g, proto, m0, mr, p0, p1);
+        tile_args t = *proto;
+        t.fetch = i < 2; /* one tile is too short for it */
+        row_tiles(g, &t, m0, mr, p0, p1);
         m0 += mr;
     }
 }
