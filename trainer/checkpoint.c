@@ -40,7 +40,7 @@ void k2i_slots_free(k2i_slots *s)
     *s = (k2i_slots){0};
 }
 
-/* What optimizer.safetensors holds, in one list: m and v, and with params the weights themselves. */
+/* What optimizer.state holds, in one list: m and v, and with params the weights themselves. */
 static k2i_slots optimizer_slots(const k2_model_layout *layout, float *m, float *v, float *params)
 {
     const struct {
@@ -189,7 +189,7 @@ static k2_code weights_write(const char *dir, const k2_dims *dims, const k2_weig
 
 static k2_code optimizer_write(const char *dir, const k2i_slots *s, k2_digest *digest, k2_error *err)
 {
-    char *path = k2_asprintf("%s/optimizer.safetensors", dir);
+    char *path = k2_asprintf("%s/optimizer.state", dir);
     k2_code code = k2_weights_file_write(path, s->slots, s->count, err);
     if (code == K2_OK) code = file_verify(path, s, err);
     if (code == K2_OK) *digest = k2_weights_digest(s->slots, s->count);
@@ -279,7 +279,7 @@ static k2_code optimizer_read(const char *path, const k2_weights_file *f, const 
 static k2_code vectors_read(const char *dir, const k2_model_layout *layout, float *params, float *m, float *v,
                             const k2i_checkpoint *state, k2_error *err)
 {
-    char *path = k2_asprintf("%s/optimizer.safetensors", dir), first[K2_PARAM_NAME_MAX + 2];
+    char *path = k2_asprintf("%s/optimizer.state", dir), first[K2_PARAM_NAME_MAX + 2];
     k2_weights_file *f = NULL;
     k2i_slots weights = k2i_slots_make(layout, params, ""), optimizer = {0};
     k2_code code = k2_weights_file_open(path, &f, err);

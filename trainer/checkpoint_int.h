@@ -1,8 +1,9 @@
 /* checkpoint - a training state as a directory: a Hugging Face model, the optimizer's moments, and where the run stands.
  *
  *     config.json, model.safetensors    what transformers loads; large ones are shards with an index
- *     optimizer.safetensors             "m.<tensor>" and "v.<tensor>", f32, for every tensor of the model; where the model's
- *                                       files are bf16 also "w.<tensor>", the weights before they were rounded
+ *     optimizer.state                   safetensors: "m.<tensor>" and "v.<tensor>", f32, for every tensor of the model; where
+ *                                       the model's files are bf16 also "w.<tensor>", the weights before they were rounded. It has
+ *                                       another ending because engines (vLLM) load whatever ends in .safetensors as the model
  *     trainer.json                      counters and digests (k2i_checkpoint)
  *
  * What is read is to the bit what was written, in whatever type the model's own files are.

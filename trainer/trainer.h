@@ -31,7 +31,7 @@
  *                                      version before stays readable until the next PUBLISH.
  *            DONE {locators[1] on rank 0, none on others, bytes, digest}   digest = weights_digest, equal on all ranks
  *   SAVE     {dir, step}               dir is the checkpoint directory to make, e.g. runs/x/checkpoints/step_0000012. Rank 0
- *                                      writes it (config.json, model.safetensors, optimizer.safetensors, trainer.json), reads it
+ *                                      writes it (config.json, model.safetensors, optimizer.state, trainer.json), reads it
  *                                      back and renames it into place; an existing dir is replaced. `latest` is the master's to
  *                                      write. A disk that is full costs the checkpoint only: the trainer goes on.
  *            DONE {digest, bytes} from rank 0; the other ranks say nothing but OK

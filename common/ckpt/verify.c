@@ -28,11 +28,17 @@ static k2_code model_verify(const char *dir, const k2_dims *dims, size_t *tensor
 
 /* ---- other files ------------------------------------------------------------------------------------------------- */
 
+static bool ends_with(const char *name, const char *suffix)
+{
+    const size_t n = strlen(name), m = strlen(suffix);
+    return n > m && strcmp(name + n - m, suffix) == 0;
+}
+
+/* Tensors, those of the optimizer's state too, which a checkpoint keeps in the same format under an ending that no engine
+ * loads. */
 static int is_safetensors(const struct dirent *entry)
 {
-    static const char suffix[] = ".safetensors";
-    const size_t n = strlen(entry->d_name);
-    return n >= sizeof suffix && strcmp(entry->d_name + n - (sizeof suffix - 1), suffix) == 0;
+    return ends_with(entry->d_name, ".safetensors") || ends_with(entry->d_name, ".state");
 }
 
 static bool is_of_model(const k2_weights_dir *d, const char *path)
@@ -93,6 +99,6 @@ k2_code k2i_ckpt_verify(char **args, int count, k2_error *err)
     if (code != K2_OK) return code;
     k2_digest_hex(digest, hex);
     printf("%s: ok, %zu tensors in %zu files are whole and finite; weights digest %s\n", args[0], tensors, files, hex);
-    if (others) printf("%zu other .safetensors files are whole\n", others);
+    if (others) printf("%zu other files of tensors are whole\n", others);
     return K2_OK;
 }

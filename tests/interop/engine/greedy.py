@@ -66,11 +66,6 @@ class Vllm:
         self.name = "vLLM " + subprocess.run([sys.executable, "-c", "import vllm; print(vllm.__version__)"], capture_output=True, text=True,
                                              check=True).stdout.split()[-1]
         self.scratch = tempfile.mkdtemp(prefix="k2rl-vllm-", dir="/tmp")
-        model = os.path.join(self.scratch, "model")
-        os.mkdir(model)  # it loads every safetensors file that it finds, so the optimizer's must not stand beside the model
-        for name in os.listdir(checkpoint):
-            if name == "config.json" or name.startswith("model"):
-                os.symlink(os.path.join(checkpoint, name), os.path.join(model, name))
         with open(os.path.join(checkpoint, "config.json")) as f:
             config = json.load(f)
         with socket.socket() as s:
@@ -82,7 +77,7 @@ class Vllm:
         self.url = f"http://127.0.0.1:{port}"
         self.log = open(os.path.join(self.scratch, "log"), "w+")
         self.child = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", "k2rl", "--host", "127.0.0.1",
+            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoint, "--served-model-name", "k2rl", "--host", "127.0.0.1",
              "--port", str(port), "--skip-tokenizer-init", "--dtype", "float32", "--enforce-eager", "--max-num-seqs", "4",
              "--compilation-config", json.dumps({"custom_ops": ["none"]})],
             env=env, stdout=self.log, stderr=self.log, start_new_session=True)

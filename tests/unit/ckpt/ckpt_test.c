@@ -160,8 +160,8 @@ static void damaged_directories(void **state)
     assert_run("ckpt verify a", 2,
                "model-00001-of-00002.safetensors: is named like the model's weights, but is not part of them");
     assert_int_equal(unlink(stray), 0);
-    write_text("a/optimizer.safetensors", "12345678");
-    assert_run("ckpt verify a", 2, "a/optimizer.safetensors: ");
+    write_text("a/optimizer.state", "12345678");
+    assert_run("ckpt verify a", 2, "a/optimizer.state: ");
     k2_free(from);
     k2_free(to);
     k2_free(stray);

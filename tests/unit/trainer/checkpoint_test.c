@@ -137,11 +137,11 @@ static void test_damage(void **state)
     damage(dir, "model.safetensors", 9);
     assert_damaged(dir, &a, K2_CORRUPT, "the digest of its weights is not the one in trainer.json");
     damage(dir, "model.safetensors", 9);
-    damage(dir, "optimizer.safetensors", 9);
-    assert_damaged(dir, &a, K2_CORRUPT, "optimizer.safetensors: its digest is not the one in trainer.json");
-    char *path = k2_asprintf("%s/optimizer.safetensors", dir);
+    damage(dir, "optimizer.state", 9);
+    assert_damaged(dir, &a, K2_CORRUPT, "optimizer.state: its digest is not the one in trainer.json");
+    char *path = k2_asprintf("%s/optimizer.state", dir);
     assert_int_equal(truncate(path, 1000), 0);
-    assert_damaged(dir, &a, K2_BAD_INPUT, "optimizer.safetensors");
+    assert_damaged(dir, &a, K2_BAD_INPUT, "optimizer.state");
     k2_free(path);
     path = k2_asprintf("%s/trainer.json", dir);
     assert_int_equal(k2_file_write_atomic(path, "{\"format\": \"k2rl-trainer-1\", \"step\": -1}", 40, NULL), K2_OK);
