@@ -19,7 +19,7 @@ for key in rollout_tokens_per_s requests_per_s train_tokens_per_s queued running
 done
 
 # Live, through a terminal of 30 x 100.
-command -v script >/dev/null || { echo "script is not installed: nothing live"; exit 0; }
+script -qec true /dev/null </dev/null >/dev/null 2>&1 || { echo "script is not installed, or there are no terminals to be had: nothing live"; exit 0; }
 mkfifo "$SCRATCH/keys"
 SHELL=$BASH script -qfec "set -m; stty rows 30 cols 100; $K2RL top $SCRATCH/seen; echo shell again; fg" /dev/null <"$SCRATCH/keys" >"$SCRATCH/screen" 2>&1 &
 terminal=$!
