@@ -21,10 +21,10 @@
 #include "common/xfer/xfer.h"
 #include "master/core_int.h"
 #include "master/hold_int.h"
+#include "master/mail_int.h"
 
 #define K2M_TICK_NS       (50 * K2_NS_PER_MS)
 #define K2M_ANSWER_BYTES_MAX (64u << 20) /* body of one answer of the proxy */
-#define K2M_QUEUE_MAX     4u             /* commands that wait for a worker's POLL: the core has one under way, and STOP */
 #define K2M_WHY_MAX       8u             /* askers of `why` at once; more are refused */
 #define K2M_LIST_NS       (1500 * K2_NS_PER_MS) /* longest time that an answer waits for the proxy's list */
 #define K2M_LIST_EVERY_NS (5 * K2_NS_PER_S) /* while nothing moves, so that the log can name the engine too */
@@ -103,8 +103,7 @@ typedef struct k2m_slot { /* of one worker */
     struct k2m_proc *procs; /* the present one, and older ones that have not ended yet */
     k2_net_call *poll;
     uint64_t fenced; /* the last incarnation that was told so: the log has each once */
-    k2_msg queue[K2M_QUEUE_MAX];
-    uint32_t queued;
+    k2m_mail mail;
 } k2m_slot;
 
 typedef struct k2m_call k2m_call; /* calls.c */

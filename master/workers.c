@@ -94,12 +94,6 @@ static void answer_poll(k2m_io *io, uint32_t worker, const k2_msg *msg)
     io->core->workers[worker].owes_poll_ns = k2_loop_now_ns(io->loop);
 }
 
-static void drop_queue(k2m_slot *s)
-{
-    for (uint32_t i = 0; i < s->queued; i++) k2_msg_free(&s->queue[i]);
-    s->queued = 0;
-}
-
 /* What the process before left: its commands are void, and an answer to its POLL would be lost. */
 static void clear_slot(k2m_io *io, uint32_t worker)
 {
@@ -107,7 +101,7 @@ static void clear_slot(k2m_io *io, uint32_t worker)
     if (s->poll) reply(s->poll, K2_MSG_NOP);
     s->poll = NULL;
     k2_least_drop(io->polls, worker);
-    drop_queue(s);
+    k2m_mail_drop(&s->mail);
 }
 
 void k2m_workers_launch(k2m_io *io, const k2m_action *a)
@@ -170,25 +164,19 @@ void k2m_workers_admit(k2m_io *io, const k2m_action *a, k2_net_call *call)
     k2_net_reply(call, &m);
 }
 
-static void flush_queue(k2m_io *io, uint32_t worker)
+static void send_mail(k2m_io *io, uint32_t worker)
 {
-    k2m_slot *s = &io->slots[worker];
-    if (!s->poll || s->queued == 0) return;
-    answer_poll(io, worker, &s->queue[0]);
-    k2_msg_free(&s->queue[0]);
-    s->queued--;
-    memmove(s->queue, s->queue + 1, s->queued * sizeof *s->queue);
+    const k2m_slot *s = &io->slots[worker];
+    const k2_msg *command = k2m_mail_next(&s->mail);
+    if (s->poll && command) answer_poll(io, worker, command);
 }
 
 void k2m_workers_command(k2m_io *io, const k2m_action *a)
 {
-    k2m_slot *s = &io->slots[a->worker];
     if (!k2m_core_current(io->core, a->worker + 1, a->incarnation)) return; /* it died meanwhile */
-    if (s->queued > 0 && s->queue[0].incarnation != a->incarnation) drop_queue(s);
-    K2_ASSERT(s->queued < K2M_QUEUE_MAX);
     k2_flight_mark(K2_FLIGHT_SENT, k2_flight_text(k2_msg_name(a->msg.type)), a->msg.cmd, a->worker + 1, a->incarnation);
-    k2_msg_copy(&s->queue[s->queued++], &a->msg);
-    flush_queue(io, a->worker);
+    k2m_mail_put(&io->slots[a->worker].mail, &a->msg);
+    send_mail(io, a->worker);
 }
 
 static void on_hello(k2m_io *io, k2_net_call *call, const k2_msg *msg)
@@ -213,10 +201,10 @@ static void on_poll(k2m_io *io, k2_net_call *call, const k2_msg *msg)
     s->poll = call;
     k2_least_set(io->polls, worker, k2_loop_now_ns(io->loop), 0);
     io->core->workers[worker].owes_poll_ns = 0;
-    if (s->queued > 0 && s->queue[0].incarnation != msg->incarnation) drop_queue(s);
+    k2m_mail_heard(&s->mail, msg->incarnation, msg->cmd);
     snprintf(io->core->workers[worker].phase, sizeof io->core->workers[worker].phase, "%s", msg->poll.phase);
     k2m_gauges_take(&io->core->workers[worker].gauges, &msg->poll.gauges, k2_loop_now_ns(io->loop));
-    flush_queue(io, worker);
+    send_mail(io, worker);
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_ALIVE, .worker = worker});
 }
 
@@ -228,6 +216,7 @@ static void on_done(k2m_io *io, k2_net_call *call, const k2_msg *msg)
         (w->cmd_type == K2_MSG_TRAIN || w->cmd_type == K2_MSG_PRETRAIN))
         k2m_reporter_trainer(io->reporter, &msg->done.metrics);
     k2_flight_mark(K2_FLIGHT_DONE, k2_flight_text(k2_msg_name(w->cmd_type)), msg->cmd, msg->worker, msg->done.code);
+    k2m_mail_heard(&io->slots[worker].mail, msg->incarnation, msg->cmd);
     reply(call, K2_MSG_ACK);
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_ALIVE, .worker = worker});
     k2m_io_event(io, &(k2m_event){.type = K2M_EV_DONE, .worker = worker, .msg = msg});
@@ -287,7 +276,7 @@ void k2m_workers_fini(k2m_io *io)
 {
     for (uint32_t i = 0; io->slots && i < io->core->worker_count; i++) {
         k2m_slot *s = &io->slots[i];
-        drop_queue(s);
+        k2m_mail_drop(&s->mail);
         while (s->procs) {
             k2_launch_abandon(s->procs->proc);
             proc_free(s->procs);

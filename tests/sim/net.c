@@ -126,38 +126,27 @@ static void reply(sim *s, uint32_t worker, uint64_t proc, uint64_t seq, const k2
     if (p) packet(s, SIM_TO_WORKER, p, &slot->replies[at].msg);
 }
 
-static void drop_queue(sim_slot *slot)
-{
-    for (uint32_t i = 0; i < slot->queued; i++) k2_msg_free(&slot->queue[i]);
-    slot->queued = 0;
-}
-
 /* What the process before left: its commands are void, and an answer to its POLL would be lost. */
 void sim_slot_clear(sim *s, uint32_t worker)
 {
     s->slots[worker].polled = false;
-    drop_queue(&s->slots[worker]);
+    k2m_mail_drop(&s->slots[worker].mail);
 }
 
-static void flush(sim *s, uint32_t worker)
+static void send_mail(sim *s, uint32_t worker)
 {
     sim_slot *slot = &s->slots[worker];
-    if (!slot->polled || slot->queued == 0) return;
+    const k2_msg *command = k2m_mail_next(&slot->mail);
+    if (!slot->polled || !command) return;
     slot->polled = false;
-    reply(s, worker, slot->poll_proc, slot->poll_seq, &slot->queue[0]);
-    k2_msg_free(&slot->queue[0]);
-    slot->queued--;
-    memmove(slot->queue, slot->queue + 1, slot->queued * sizeof *slot->queue);
+    reply(s, worker, slot->poll_proc, slot->poll_seq, command);
 }
 
 void sim_queue_command(sim *s, const k2m_action *a)
 {
-    sim_slot *slot = &s->slots[a->worker];
     if (!k2m_core_current(s->core, a->worker + 1, a->incarnation)) return;
-    if (slot->queued > 0 && slot->queue[0].incarnation != a->incarnation) drop_queue(slot);
-    K2_ASSERT(slot->queued < SIM_QUEUE);
-    k2_msg_copy(&slot->queue[slot->queued++], &a->msg);
-    flush(s, a->worker);
+    k2m_mail_put(&s->slots[a->worker].mail, &a->msg);
+    send_mail(s, a->worker);
 }
 
 void sim_slots_tick(sim *s)
@@ -173,7 +162,7 @@ void sim_slots_tick(sim *s)
 void sim_slots_clear(sim *s)
 {
     for (uint32_t i = 0; i < SIM_PROCS; i++) {
-        drop_queue(&s->slots[i]);
+        k2m_mail_drop(&s->slots[i].mail);
         for (uint32_t k = 0; k < SIM_REPLIES; k++) k2_msg_free(&s->slots[i].replies[k].msg);
         s->slots[i] = (sim_slot){0};
     }
@@ -188,8 +177,8 @@ static void on_poll(sim *s, const sim_event *e)
     slot->poll_proc = e->proc;
     slot->poll_seq = e->msg.seq;
     slot->poll_since_ns = s->now_ns;
-    if (slot->queued > 0 && slot->queue[0].incarnation != e->msg.incarnation) drop_queue(slot);
-    flush(s, e->worker);
+    k2m_mail_heard(&slot->mail, e->msg.incarnation, e->msg.cmd);
+    send_mail(s, e->worker);
     sim_master_event(s, &(k2m_event){.type = K2M_EV_ALIVE, .worker = e->worker});
 }
 
@@ -234,6 +223,7 @@ void sim_to_master(sim *s, const sim_event *e)
     } else if (e->msg.type == K2_MSG_POLL) {
         on_poll(s, e);
     } else {
+        k2m_mail_heard(&slot->mail, e->msg.incarnation, e->msg.cmd);
         reply(s, e->worker, e->proc, e->msg.seq, &(k2_msg){.type = K2_MSG_ACK});
         uint64_t life = s->life;
         sim_master_event(s, &(k2m_event){.type = K2M_EV_ALIVE, .worker = e->worker});

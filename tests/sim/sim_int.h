@@ -22,6 +22,7 @@
 #include "faults_int.h"
 #include "master/core_int.h"
 #include "master/hold_int.h"
+#include "master/mail_int.h"
 
 #define SIM_PROCS       64u /* living at once, with those whose kill is under way */
 #define SIM_VOCAB       16u
@@ -32,8 +33,7 @@
 #define SIM_CHECKPOINTS 256u
 #define SIM_CALLS       128u
 #define SIM_REQUESTS    32u /* of one worker to the master, under way at once */
-#define SIM_REPLIES     96u /* that the master remembers of one worker */
-#define SIM_QUEUE       8u
+#define SIM_REPLIES     4u /* that the master remembers of one worker: too few, as in a large fleet after a long pause */
 #define SIM_TICK_US     20000u
 #define SIM_TICKS       1500u /* a run must have ended so many ticks after its faults stopped */
 #define SIM_ILL_TICKS   3000u /* and so many more where prompts end their engines: a dozen lives, each 3 s after another */
@@ -137,8 +137,7 @@ typedef struct sim_record {
 } sim_record;
 
 typedef struct sim_slot { /* what the master's I/O half keeps of one worker */
-    k2_msg queue[SIM_QUEUE];
-    uint32_t queued;
+    k2m_mail mail;
     bool polled;
     uint64_t poll_seq, poll_proc, poll_since_ns;
     struct {
