@@ -199,7 +199,7 @@ static const char *read_all(k2_openai_parsed *p, const cJSON *root)
     a->tokens = p->list.count > 0 ? k2_openai_list_tokens(&p->list) : NULL;
     a->token_count = p->list.count;
     size_t echoed = ids && logprobs ? lp_count - a->count : 0; /* the prompt's stand in front, and have no ids here */
-    a->logprobs = logprobs && (lp_count > 0 || !ids) ? p->logprobs + echoed : NULL;
+    a->logprobs = lp_count > 0 ? p->logprobs + echoed : NULL;
     return NULL;
 }
 
