@@ -37,7 +37,17 @@ fail() {
   for log in "$SCRATCH"/*.err "$SCRATCH"/*/logs/*.log; do
     [ -s "$log" ] && { echo "--- ${log#"$SCRATCH"/}" >&2; tail -n 15 "$log" >&2; }
   done
+  blocked
   exit 1
+}
+
+blocked() { # who holds up the runs that still live, and where every thread of theirs is
+  local look dir
+  for dir in "$SCRATCH"/*/; do
+    [ -S "$dir/master.sock" ] || continue
+    echo "--- who is blocking ${dir#"$SCRATCH"/}" >&2
+    for look in why stacks; do timeout 20 "$K2RL" "$look" "$dir" >&2 || true; done
+  done
 }
 
 skip() { echo "SKIPPED: $*"; exit 77; }
