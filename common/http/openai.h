@@ -149,7 +149,7 @@ typedef struct k2_openai_token {
     const char *text;          /* its own text; "token_id:N" where it has none that is valid UTF-8 alone */
     float logprob;             /* NaN (JSON: null): there is none, as for a prompt's first token */
     uint64_t offset;           /* characters (code points) of the answer's text in front of its own */
-    const k2_openai_top *tops; /* likeliest first */
+    const k2_openai_top *tops; /* likeliest first; NULL: none */
     size_t top_count;
     size_t text_at, tops_at;   /* the list's own */
 } k2_openai_token;

@@ -69,7 +69,7 @@ const k2_openai_token *k2_openai_list_tokens(k2_openai_list *l)
     for (size_t i = 0; i < l->top_count; i++) l->tops[i].text = l->text.data + l->tops[i].text_at;
     for (size_t i = 0; i < l->count; i++) {
         l->tokens[i].text = l->text.data + l->tokens[i].text_at;
-        l->tokens[i].tops = l->tops + l->tokens[i].tops_at;
+        l->tokens[i].tops = l->tokens[i].top_count > 0 ? l->tops + l->tokens[i].tops_at : NULL;
     }
     return l->tokens;
 }
