@@ -181,6 +181,7 @@ static void compute(k2i_engine *e, const k2i_row *rows, uint32_t count)
     k2_model_decode(e->active.model, &e->kv, e->rows, count, &e->arena);
 }
 
+/* Locked. */
 static void swap_weights(k2i_engine *e)
 {
     k2i_weights old = e->active;
@@ -190,11 +191,8 @@ static void swap_weights(k2i_engine *e)
         old.model = NULL;
     }
     e->next = old;
-    k2i_core_switch_done(e->core, e->active.digest);
-    k2_flight_mark(K2_FLIGHT_SWITCH, e->active.version, 0, 0, 0);
-    pthread_mutex_lock(&e->lock);
     e->switched = true;
-    pthread_mutex_unlock(&e->lock);
+    notify(e);
 }
 
 static void *engine_thread(void *arg)
@@ -224,8 +222,6 @@ static void *engine_thread(void *arg)
             k2_flight_end(span);
             model_ns = k2_now_ns() - from;
             k2i_core_absorb(e->core, e->logits, row_logprob, e);
-        } else if (todo == K2I_SWITCH) {
-            swap_weights(e);
         }
         k2_hot_end();
         idle = todo == K2I_IDLE;
@@ -233,29 +229,17 @@ static void *engine_thread(void *arg)
         pthread_mutex_lock(&e->lock);
         e->model_ns += model_ns;
         e->busy_ns += idle ? 0 : k2_now_ns() - begin;
-        publish(e);
+        publish(e); /* what the old weights drew, under their name */
+        if (todo == K2I_SWITCH) swap_weights(e);
         pthread_mutex_unlock(&e->lock);
+        if (todo == K2I_SWITCH) {
+            k2i_core_switch_done(e->core, e->active.digest);
+            k2_flight_mark(K2_FLIGHT_SWITCH, e->active.version, 0, 0, 0);
+        }
     }
 }
 
 /* ---- the loop's side ------------------------------------------------------------------------------------------------- */
-
-static void deliver_switch(k2i_engine *e)
-{
-    pthread_mutex_lock(&e->lock);
-    bool switched = e->switched;
-    e->switched = false;
-    k2_model *old = e->next.model;
-    if (switched) {
-        e->next.model = NULL;
-        e->version = e->active.version; /* the engine thread changes it only in a switch, and the next one cannot have begun */
-        e->digest = e->active.digest;
-    }
-    pthread_mutex_unlock(&e->lock);
-    if (!switched) return;
-    e->switching = false;
-    e->on_switched(e->switched_arg, old);
-}
 
 static uint64_t job_bytes(const k2i_job *job)
 {
@@ -281,8 +265,8 @@ static void drop_end(k2i_engine *e, k2i_job *job)
     job->wants_end = false;
 }
 
-/* News of finished jobs of before a switch come before its on_done: nobody sees tokens of one version under the name of
- * another. */
+/* News of before a switch come before its on_done: nobody sees tokens of one version under the name of another. Both are
+ * taken under one lock, or a switch could overtake them. */
 static void deliver(void *arg)
 {
     k2i_engine *e = arg;
@@ -300,6 +284,15 @@ static void deliver(void *arg)
         job->has_news = false;
         if (job->finish != K2I_RUNNING && job->wants_end) drop_end(e, job);
     }
+    bool switched = e->switched;
+    k2i_weights active = {0};
+    k2_model *old = NULL;
+    if (switched) {
+        active = e->active;
+        old = e->next.model;
+        e->next.model = NULL;
+        e->switched = false;
+    }
     pthread_mutex_unlock(&e->lock);
     while (list) {
         k2i_job *job = list;
@@ -310,7 +303,11 @@ static void deliver(void *arg)
         }
         job->on_news(job->arg, job);
     }
-    deliver_switch(e);
+    if (!switched) return;
+    e->version = active.version;
+    e->digest = active.digest;
+    e->switching = false;
+    e->on_switched(e->switched_arg, old);
 }
 
 k2i_engine *k2i_engine_new(k2_loop *loop, const k2i_engine_plan *plan, const k2_dims *dims, const k2i_weights *weights)

@@ -23,6 +23,7 @@ typedef struct crowd {
     uint32_t done, want;
     k2_model *old;
     bool switched;
+    uint64_t version; /* what on_switched has said last */
 } crowd;
 
 static void on_news(void *arg, k2i_job *job)
@@ -194,6 +195,51 @@ static void test_change_of_weights(void **state)
     crowd_free(w);
 }
 
+static void on_cut_news(void *arg, k2i_job *job)
+{
+    crowd *w = arg;
+    if (job->finish == K2I_RUNNING) return;
+    if (job->len > job->req.prompt_len) assert_int_equal(job->version, w->version);
+    if (++w->done == w->want && w->switched) k2_loop_stop(w->loop);
+}
+
+static void on_cut_switched(void *arg, k2_model *old)
+{
+    crowd *w = arg;
+    assert_null(old);
+    w->switched = true;
+    w->version++;
+    if (w->done == w->want) k2_loop_stop(w->loop);
+}
+
+/* Whatever a switch overtakes was drawn by the weights of before, is told under their version, and before the switch is. */
+static void test_news_come_before_the_switch(void **state)
+{
+    (void)state;
+    k2i_engine_plan p = plan(JOBS, 64, 16, 8192, 1);
+    crowd *w = crowd_new(&p, 5);
+    w->version = 1;
+    for (uint32_t i = 0; i < JOBS; i++) {
+        w->jobs[i].on_news = on_cut_news;
+        w->jobs[i].req.training = true;
+    }
+    for (uint32_t round = 0; round < 60; round++) {
+        w->done = 0;
+        w->want = JOBS / 2;
+        w->switched = false;
+        for (uint32_t i = 0; i < w->want; i++) {
+            w->jobs[i].req.has_digest = true;
+            w->jobs[i].req.digest = (k2_digest){1, w->version};
+            assert_int_equal(k2i_engine_submit(w->engine, &w->jobs[i]), K2_OK);
+        }
+        k2i_weights next = {.version = w->version + 1, .digest = {1, w->version + 1}};
+        k2i_engine_switch(w->engine, &next, k2_loop_now_ns(w->loop) + round * K2_NS_PER_MS / 4, on_cut_switched, w);
+        k2_loop_run(w->loop);
+        assert_true(w->done == w->want && w->switched);
+    }
+    crowd_free(w);
+}
+
 static void test_first_weights_and_cancel(void **state)
 {
     (void)state;
@@ -237,6 +283,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_any_mix_equals_one_at_a_time_and_the_trainer),
         cmocka_unit_test(test_change_of_weights),
+        cmocka_unit_test(test_news_come_before_the_switch),
         cmocka_unit_test(test_first_weights_and_cancel),
     };
     return cmocka_run_group_tests_name("rollout_engine", tests, NULL, NULL);
