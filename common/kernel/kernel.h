@@ -21,7 +21,7 @@
 
 typedef enum k2_isa { K2_ISA_REF, K2_ISA_PORTABLE, K2_ISA_AVX2, K2_ISA_AVX512, K2_ISA_COUNT } k2_isa;
 
-k2_isa k2_kern_isa(void);                /* the path in use */
+k2_isa k2_kern_isa(void);                 /* the path in use */
 const char *k2_kern_isa_name(k2_isa isa); /* "avx512" */
 /* Use this path from now on; UNSUPPORTED where the machine lacks it. For tests and benches: not while kernels run. */
 k2_code k2_kern_isa_use(k2_isa isa);
@@ -79,7 +79,10 @@ typedef struct k2_gemm {
 void k2_kern_gemm(const k2_gemm *g);
 
 /* Packed panels hold B as ceil(n/16) blocks of [k][16], zero-filled: pack a weight once per version, multiply often. */
-static inline size_t k2_kern_packed_floats(size_t n, size_t k) { return (n + 15) / 16 * 16 * k; }
+static inline size_t k2_kern_packed_floats(size_t n, size_t k)
+{
+    return (n + 15) / 16 * 16 * k;
+}
 void k2_kern_pack_nk(const float *w, size_t ldw, size_t n, size_t k, float *packed); /* from w[n*ldw + k] */
 void k2_kern_pack_kn(const float *w, size_t ldw, size_t n, size_t k, float *packed); /* from w[k*ldw + n] */
 
@@ -97,8 +100,8 @@ void k2_kern_pack_kn(const float *w, size_t ldw, size_t n, size_t k, float *pack
  * source   Zhang & Sennrich 2019, "Root Mean Square Layer Normalization"
  * tests    tests/unit/kernel/rows_test.c
  */
-void k2_kern_rmsnorm_fwd(size_t rows, size_t width, const float *x, size_t ldx, const float *g, float eps, float *y,
-                         size_t ldy, float *r);
+void k2_kern_rmsnorm_fwd(size_t rows, size_t width, const float *x, size_t ldx, const float *g, float eps, float *y, size_t ldy,
+                         float *r);
 
 /* Operands of k2_kern_rmsnorm_bwd: many pointers of one type, so they have names. */
 typedef struct k2_rmsnorm_bwd {
@@ -165,7 +168,8 @@ typedef struct k2_attn {
 
 /* k2_kern_attn_fwd - one query row against keys 0 .. count-1.
  *
- *   s[h,t] = scale * (q[h] . key[t])   (tree over W);   p = softmax_t(s)   (sum: tree over t);   o[h,c] = sum_t p[h,t] key[t,c]  (chain)
+ *   s[h,t] = scale * (q[h] . key[t])   (tree over W);   p = softmax_t(s)   (sum: tree over t);   o[h,c] = sum_t p[h,t] key[t,c]
+ * (chain)
  *
  * shapes   q [H,W]; o [H,C] out; scratch [H, round_up(count,16)], holds p on return
  * keeps    nothing: the backward computes p again
@@ -216,21 +220,23 @@ typedef struct k2_router {
 void k2_kern_route_fwd(const k2_router *r, size_t rows, const float *logits, const float *bias, float *scores, uint32_t *index,
                        float *weight);
 
-/* From d_weight [rows,K] to d_logits [rows,E] (written, zero for experts not taken). The bias has no gradient. */
+/* From d_weight [rows,K] to d_logits [rows,E] (written, zero for experts not taken). The bias has no gradient, nor has a weight
+ * that is always 1 times the scale (norm and K = 1): exactly zero. */
 void k2_kern_route_bwd(const k2_router *r, size_t rows, const float *scores, const uint32_t *index, const float *d_weight,
                        float *d_logits);
 
-/* k2_kern_route_load, _balance, _balance_bwd - the auxiliary loss of one sequence, which keeps its tokens from crowding a few experts.
+/* k2_kern_route_load, _balance, _balance_bwd - the auxiliary loss of one sequence, which keeps its tokens from crowding a few
+ * experts.
  *
- *   f[e] = E / (K T) * (tokens that took e);   p[t,e] = score[t,e] / (sum of the row + 1e-20);   balance = 1/T sum_t sum_e f[e] p[t,e]
+ *   f[e] = E / (K T) * (tokens that took e);   p[t,e] = score[t,e] / (sum of the row + 1e-20);   balance = 1/T sum_t sum_e f[e]
+ * p[t,e]
  *
  * It is 1 where experts are used evenly. f is a count and has no gradient; p's runs through its normalisation and the sigmoid.
  *
- * shapes   index [T,K], scores [T,E] as route_fwd left them; load [E] is f; bwd adds g/T f[e] dp[t,e]/dlogit to d_logits [rows,E] of
- *          any `rows` of the sequence's `tokens`, whose scores it is given: g is the loss's derivative by balance
- * threads  pure
- * source   DeepSeek-V3 (2024), section 2.1.2, eq. 17 to 20 (complementary sequence-wise auxiliary loss)
- * tests    tests/unit/kernel/route_test.c, tests/unit/model/grad_test.c
+ * shapes   index [T,K], scores [T,E] as route_fwd left them; load [E] is f; bwd adds g/T f[e] dp[t,e]/dlogit to d_logits
+ * [rows,E] of any `rows` of the sequence's `tokens`, whose scores it is given: g is the loss's derivative by balance threads
+ * pure source   DeepSeek-V3 (2024), section 2.1.2, eq. 17 to 20 (complementary sequence-wise auxiliary loss) tests
+ * tests/unit/kernel/route_test.c, tests/unit/model/grad_test.c
  */
 void k2_kern_route_load(const k2_router *r, size_t tokens, const uint32_t *index, float *load);
 double k2_kern_route_balance(const k2_router *r, size_t tokens, const float *scores, const float *load);
@@ -263,12 +269,12 @@ void k2_kern_exp(size_t n, const float *x, float shift, float *y);
 
 /* ---- vectors ------------------------------------------------------------------------------------------------------ */
 
-void k2_kern_add(size_t n, const float *x, float *y);                 /* y += x */
-void k2_kern_axpy(size_t n, float a, const float *x, float *y);       /* y = fma(a, x, y) */
-void k2_kern_scale(size_t n, float a, const float *x, float *y);      /* y = a * x; y may equal x */
-float k2_kern_dot(size_t n, const float *x, const float *y);          /* tree of fma */
-double k2_kern_sumsq(size_t n, const float *x);                       /* sum of squares, tree in double: exact products */
-bool k2_kern_finite(size_t n, const float *x);                        /* no NaN and no infinity */
+void k2_kern_add(size_t n, const float *x, float *y);            /* y += x */
+void k2_kern_axpy(size_t n, float a, const float *x, float *y);  /* y = fma(a, x, y) */
+void k2_kern_scale(size_t n, float a, const float *x, float *y); /* y = a * x; y may equal x */
+float k2_kern_dot(size_t n, const float *x, const float *y);     /* tree of fma */
+double k2_kern_sumsq(size_t n, const float *x);                  /* sum of squares, tree in double: exact products */
+bool k2_kern_finite(size_t n, const float *x);                   /* no NaN and no infinity */
 
 /* One step of AdamW on n elements. The caller computes the powers in double and rounds once. */
 typedef struct k2_adamw {

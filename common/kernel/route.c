@@ -81,20 +81,29 @@ void k2_kern_route_fwd(const k2_router *r, size_t rows, const float *logits, con
     }
 }
 
+/* Gradient at the chosen scores of one row. A share s_k / sum moves against its neighbours only, so it is the differences of
+ * the gradients that count: with one expert, or equal gradients, nothing remains, and no rounding either. */
+static void row_bwd(const k2_router *r, const float *scores, const uint32_t *index, const float *d_weight, float *d_score)
+{
+    float sum = 1e-20f;
+    for (uint32_t k = 0; k < r->topk; k++) sum += scores[index[k]];
+    for (uint32_t k = 0; k < r->topk; k++) {
+        float d = r->norm ? 0.0f : d_weight[k];
+        for (uint32_t j = 0; r->norm && j < r->topk; j++) d += (d_weight[k] - d_weight[j]) * (scores[index[j]] / sum);
+        d_score[k] = r->norm ? d / sum : d;
+    }
+}
+
 void k2_kern_route_bwd(const k2_router *r, size_t rows, const float *scores, const uint32_t *index, const float *d_weight,
                        float *d_logits)
 {
     for (size_t t = 0; t < rows; t++, scores += r->experts, index += r->topk, d_weight += r->topk, d_logits += r->experts) {
+        float d_score[K2_DIM_TOPK_MAX];
+        row_bwd(r, scores, index, d_weight, d_score);
         for (uint32_t e = 0; e < r->experts; e++) d_logits[e] = 0.0f;
-        float sum = 1e-20f, mean = 0.0f;
-        for (uint32_t k = 0; k < r->topk; k++) {
-            sum += scores[index[k]];
-            mean += d_weight[k] * scores[index[k]];
-        }
         for (uint32_t k = 0; k < r->topk; k++) {
             float s = scores[index[k]];
-            float ds = r->norm ? (d_weight[k] - mean / sum) / sum : d_weight[k];
-            d_logits[index[k]] = ds * r->scale * s * (1.0f - s);
+            d_logits[index[k]] = d_score[k] * r->scale * s * (1.0f - s);
         }
     }
 }

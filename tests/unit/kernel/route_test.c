@@ -76,6 +76,23 @@ static void backward_is_right(void **state)
     }
 }
 
+/* Shares that cannot move have no gradient, and no noise of rounding in its place: AdamW would blow that up to full strides. */
+static void shares_that_cannot_move_have_no_gradient(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 200; i++) {
+        const k2_router r = {.experts = 4, .topk = i % 2 ? 4 : 1, .groups = 1, .topk_group = 1, .scale = 2.827f, .norm = true};
+        const float up = 0.377f + 0.0137f * (float)i, ups[4] = {up, up, up, up}, bias[4] = {0}; /* all matter the same */
+        const float logits[4] = {0.3f - 0.01f * (float)i, -0.7f, 0.011f * (float)i, 0.456f};
+        float scores[4], weight[4], d_logits[4];
+        uint32_t index[4];
+        k2_kern_route_fwd(&r, 1, logits, bias, scores, index, weight);
+        if (r.topk == 1) assert_true(weight[0] == r.scale);
+        k2_kern_route_bwd(&r, 1, scores, index, ups, d_logits);
+        for (int e = 0; e < 4; e++) assert_true(d_logits[e] == 0.0f);
+    }
+}
+
 static void yarn_has_kimi_k2s_numbers(void **state)
 {
     (void)state;
@@ -175,10 +192,15 @@ static void balance_is_right(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ties_go_to_the_lowest_index), cmocka_unit_test(bias_selects_but_does_not_weigh),
-        cmocka_unit_test(groups_limit_the_choice),     cmocka_unit_test(nan_still_gives_distinct_experts),
-        cmocka_unit_test(backward_is_right),           cmocka_unit_test(yarn_has_kimi_k2s_numbers),
-        cmocka_unit_test(team_runs_each_task_once),    cmocka_unit_test(balance_is_right),
+        cmocka_unit_test(ties_go_to_the_lowest_index),
+        cmocka_unit_test(bias_selects_but_does_not_weigh),
+        cmocka_unit_test(groups_limit_the_choice),
+        cmocka_unit_test(nan_still_gives_distinct_experts),
+        cmocka_unit_test(backward_is_right),
+        cmocka_unit_test(shares_that_cannot_move_have_no_gradient),
+        cmocka_unit_test(yarn_has_kimi_k2s_numbers),
+        cmocka_unit_test(team_runs_each_task_once),
+        cmocka_unit_test(balance_is_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
