@@ -34,7 +34,7 @@ typedef struct k2_team k2_team;
 /* k2_kern_team_new - threads - 1 helpers are started; the caller is the last member. threads in 1 .. K2_TEAM_THREADS_MAX.
  *
  * memory   free it with k2_kern_team_free, which joins the helpers
- * threads  one caller at a time; helpers sleep between runs
+ * threads  one caller at a time; helpers sleep between runs, but see k2_kern_team_begin
  */
 k2_team *k2_kern_team_new(uint32_t threads);
 void k2_kern_team_free(k2_team *team); /* NULL is fine */
@@ -42,6 +42,10 @@ uint32_t k2_kern_team_threads(const k2_team *team);
 /* Run fn(arg, task, member) for task = 0 .. tasks-1 and return when all are done. Tasks must be independent; which member
  * (0 .. threads-1) gets which is not fixed, so a task's result must not depend on it. Member numbers scratch memory. */
 void k2_kern_team_run(k2_team *team, size_t tasks, void (*fn)(void *arg, size_t task, uint32_t member), void *arg);
+/* From begin to end, a region, the caller makes run after run: helpers are woken, and between runs they look out for the next one instead of
+ * sleeping, each time for a tenth of a millisecond at most and less where the core is wanted by others. Regions may nest. */
+void k2_kern_team_begin(k2_team *team);
+void k2_kern_team_end(k2_team *team);
 
 /* ---- matrix products --------------------------------------------------------------------------------------------- */
 
@@ -77,6 +81,21 @@ typedef struct k2_gemm {
  * tests    tests/unit/kernel/gemm_test.c
  */
 void k2_kern_gemm(const k2_gemm *g);
+
+/* A part of C: rows [m0, m0 + m), columns [n0, n0 + n). Either count may be 0 where there are fewer tiles than parts. */
+typedef struct k2_part {
+    size_t m0, m, n0, n;
+} k2_part;
+
+/* k2_kern_part - cut C [m,n] for `parts` threads: whole panels of 16 columns, or whole tiles of 8 rows.
+ *
+ * The choice is one of speed alone and holds for products of any type: with few rows, threads read each weight once by cutting columns.
+ *
+ * tests    tests/unit/kernel/gemm_test.c
+ */
+k2_part k2_kern_part(size_t m, size_t n, size_t parts, size_t part);
+/* One part of k2_kern_gemm. */
+void k2_kern_gemm_part(const k2_gemm *g, size_t parts, size_t part);
 
 /* Packed panels hold B as ceil(n/16) blocks of [k][16], zero-filled: pack a weight once per version, multiply often. */
 static inline size_t k2_kern_packed_floats(size_t n, size_t k)

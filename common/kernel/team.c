@@ -1,31 +1,46 @@
-/* A team: helpers that wait until a run begins, then take task numbers from one counter.
+/* A team: helpers that take tasks of the caller's run, and between the runs of a region look out for the next one.
  *
- * These machines give a process fewer cores than it has threads, so nobody waits for a helper that has not begun: a run ends
- * when its tasks are done, and a helper that wakes after that finds it closed. A helper looks out for the next run for some
- * microseconds, for in the middle of a forward it comes at once and a sleep costs more; then it sleeps, for a helper
- * that spins takes the time of the thread it waits for.
+ * One word holds the run: how many tasks were taken from its front and where its back is. Whoever moves an end has that task;
+ * the caller and even members take from the front, odd ones from the back, so that equal runs give a member the same tasks and
+ * it finds its share of the weights in its own cache. Nothing else says that a run is on: a run that nobody of the team has met
+ * yet is worked by the caller alone, for these machines give a process fewer cores than it has threads and nobody may wait for
+ * a helper that has not begun. fn and arg are read after a task was taken, when the run cannot end before that task does.
+ *
+ * Looking out costs the core, so it is bounded in time, gives the core up where anybody else wants it, and is given up at once,
+ * and then allowed for a shorter time, when that took long: with more threads than free cores, a helper that spins takes the
+ * time of the thread it waits for.
  */
 #include "common/kernel/kernel.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 
-#define LOOKS 600u /* times a waiting thread looks before it sleeps: about ten microseconds */
+#define LOOK_NS_MAX 100000u /* a helper looks out so long for the next run of a region, then sleeps */
+#define LOOK_NS_MIN 5000u   /* what is left of it where looking out was in vain; one that pays doubles it */
+#define YIELD_NS    20000u  /* a yield that took longer gave the core to somebody else */
+#define LOOKS       128u    /* looks, each with a pause, between two glances at the clock: about two microseconds */
+
+/* One who looks out, and for how long the next time. */
+typedef struct looker {
+    uint64_t budget_ns;
+} looker;
 
 struct k2_team {
     uint32_t threads;
     pthread_t *helpers;
-    pthread_mutex_t lock;
-    pthread_cond_t start, done;
-    _Atomic uint64_t run;    /* number of the last run; written under lock */
-    _Atomic uint32_t inside; /* helpers that work on it; written under lock */
-    uint32_t sleepers;       /* helpers that must be woken; under lock */
-    bool open;               /* the run may still have tasks; under lock */
-    bool stop;               /* under lock */
     void (*fn)(void *arg, size_t task, uint32_t member);
     void *arg;
-    size_t tasks;
-    _Atomic size_t next;
+    looker caller;
+    _Alignas(64) _Atomic uint64_t run;      /* tasks [low half, high half) are free */
+    _Alignas(64) _Atomic uint32_t left;     /* tasks of the run that are not done */
+    _Alignas(64) _Atomic uint32_t sleepers; /* helpers that must be woken; changed under lock */
+    _Atomic bool waiting;                   /* the caller sleeps until `left` is 0; changed under lock */
+    _Atomic uint32_t regions;               /* begins without their ends */
+    _Atomic bool stop;
+    uint64_t calls; /* sleepers were told so often that a region begins; under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t start, done;
 };
 
 typedef struct helper_arg {
@@ -33,13 +48,33 @@ typedef struct helper_arg {
     uint32_t member;
 } helper_arg;
 
+static bool run_open(uint64_t run)
+{
+    return (uint32_t)run < (uint32_t)(run >> 32);
+}
+
+/* A task for this member, if one is free. */
+static bool take(k2_team *t, bool back, size_t *task)
+{
+    uint64_t run = atomic_load_explicit(&t->run, memory_order_relaxed);
+    while (run_open(run)) {
+        uint64_t next = back ? run - ((uint64_t)1 << 32) : run + 1;
+        if (!atomic_compare_exchange_weak_explicit(&t->run, &run, next, memory_order_acquire, memory_order_relaxed)) continue;
+        *task = back ? (uint32_t)(next >> 32) : (uint32_t)run;
+        return true;
+    }
+    return false;
+}
+
 static void work(k2_team *t, uint32_t member)
 {
-    for (;;) {
-        size_t task = atomic_fetch_add_explicit(&t->next, 1, memory_order_relaxed);
-        if (task >= t->tasks) return;
-        t->fn(t->arg, task, member);
-    }
+    uint32_t count = 0;
+    for (size_t task; take(t, member % 2 == 1, &task); count++) t->fn(t->arg, task, member);
+    if (count == 0 || atomic_fetch_sub(&t->left, count) > count || member == 0) return;
+    if (!atomic_load(&t->waiting)) return;
+    pthread_mutex_lock(&t->lock);
+    pthread_cond_signal(&t->done);
+    pthread_mutex_unlock(&t->lock);
 }
 
 static void pause_a_moment(void)
@@ -49,15 +84,55 @@ static void pause_a_moment(void)
 #endif
 }
 
-static void helper_wait(k2_team *t, uint64_t seen)
+static bool helper_may_go(k2_team *t)
 {
-    for (uint32_t i = 0; i < LOOKS && atomic_load_explicit(&t->run, memory_order_relaxed) == seen; i++) pause_a_moment();
-    pthread_mutex_lock(&t->lock);
-    while (!t->stop && !(t->open && atomic_load(&t->run) != seen)) {
-        t->sleepers++;
-        pthread_cond_wait(&t->start, &t->lock);
-        t->sleepers--;
+    return run_open(atomic_load(&t->run)) || atomic_load(&t->stop);
+}
+
+static bool caller_may_go(k2_team *t)
+{
+    return atomic_load(&t->left) == 0;
+}
+
+static bool in_region(k2_team *t)
+{
+    return atomic_load_explicit(&t->regions, memory_order_relaxed) > 0;
+}
+
+/* Until `ready`, the budget is used up, somebody else wants the core, or no region is open. */
+static void look_out(k2_team *t, looker *l, bool (*ready)(k2_team *t))
+{
+    if (!in_region(t)) return;
+    uint64_t start = k2_now_ns(), now = start;
+    while (now - start < l->budget_ns) {
+        for (uint32_t i = 0; i < LOOKS; i++) {
+            if (ready(t)) {
+                l->budget_ns = K2_MIN(2 * l->budget_ns, (uint64_t)LOOK_NS_MAX);
+                return;
+            }
+            pause_a_moment();
+        }
+        if (!in_region(t)) return;
+        uint64_t before = k2_now_ns();
+        sched_yield();
+        now = k2_now_ns();
+        if (now - before > YIELD_NS) break;
     }
+    l->budget_ns = K2_MAX(l->budget_ns / 2, (uint64_t)LOOK_NS_MIN);
+}
+
+/* Sleepers are counted before they look for the last time, and a run is there before they are looked for: one sees the other.
+ */
+static void helper_wait(k2_team *t, looker *l)
+{
+    look_out(t, l, helper_may_go);
+    if (helper_may_go(t)) return;
+    pthread_mutex_lock(&t->lock);
+    atomic_fetch_add(&t->sleepers, 1);
+    uint64_t calls = t->calls;
+    while (!helper_may_go(t) && t->calls == calls) pthread_cond_wait(&t->start, &t->lock);
+    atomic_fetch_sub(&t->sleepers, 1);
+    pthread_mutex_unlock(&t->lock);
 }
 
 static void *helper_main(void *arg)
@@ -66,26 +141,20 @@ static void *helper_main(void *arg)
     k2_team *t = ((helper_arg *)arg)->team;
     uint32_t member = ((helper_arg *)arg)->member;
     k2_free(arg);
-    for (uint64_t seen = 0;;) {
-        helper_wait(t, seen); /* returns with the lock */
-        if (t->stop) break;
-        seen = atomic_load(&t->run);
-        atomic_fetch_add(&t->inside, 1);
-        pthread_mutex_unlock(&t->lock);
+    looker l = {.budget_ns = LOOK_NS_MAX};
+    while (!atomic_load(&t->stop)) {
         work(t, member);
-        pthread_mutex_lock(&t->lock);
-        if (atomic_fetch_sub(&t->inside, 1) == 1) pthread_cond_signal(&t->done);
-        pthread_mutex_unlock(&t->lock);
+        helper_wait(t, &l);
     }
-    pthread_mutex_unlock(&t->lock);
     return NULL;
 }
 
 k2_team *k2_kern_team_new(uint32_t threads)
 {
     K2_ASSERT(threads >= 1 && threads <= K2_TEAM_THREADS_MAX);
-    k2_team *t = k2_alloc(sizeof(*t));
+    k2_team *t = k2_alloc_aligned(_Alignof(k2_team), sizeof(*t));
     t->threads = threads;
+    t->caller.budget_ns = LOOK_NS_MAX;
     t->helpers = k2_alloc_array(threads, sizeof(pthread_t));
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->start, NULL);
@@ -99,13 +168,21 @@ k2_team *k2_kern_team_new(uint32_t threads)
     return t;
 }
 
+/* Sleepers look again. */
+static void wake(k2_team *t, bool call)
+{
+    if (atomic_load(&t->sleepers) == 0) return;
+    pthread_mutex_lock(&t->lock);
+    t->calls += call;
+    pthread_cond_broadcast(&t->start);
+    pthread_mutex_unlock(&t->lock);
+}
+
 void k2_kern_team_free(k2_team *t)
 {
     if (!t) return;
-    pthread_mutex_lock(&t->lock);
-    t->stop = true;
-    pthread_cond_broadcast(&t->start);
-    pthread_mutex_unlock(&t->lock);
+    atomic_store(&t->stop, true);
+    wake(t, false);
     for (uint32_t i = 1; i < t->threads; i++) pthread_join(t->helpers[i], NULL);
     pthread_cond_destroy(&t->done);
     pthread_cond_destroy(&t->start);
@@ -119,25 +196,42 @@ uint32_t k2_kern_team_threads(const k2_team *t)
     return t->threads;
 }
 
+void k2_kern_team_begin(k2_team *t)
+{
+    atomic_fetch_add(&t->regions, 1);
+    wake(t, true);
+}
+
+void k2_kern_team_end(k2_team *t)
+{
+    uint32_t before = atomic_fetch_sub(&t->regions, 1);
+    K2_ASSERT(before > 0);
+}
+
+static void caller_wait(k2_team *t)
+{
+    if (caller_may_go(t)) return;
+    look_out(t, &t->caller, caller_may_go);
+    if (caller_may_go(t)) return;
+    pthread_mutex_lock(&t->lock);
+    atomic_store(&t->waiting, true);
+    while (!caller_may_go(t)) pthread_cond_wait(&t->done, &t->lock);
+    atomic_store(&t->waiting, false);
+    pthread_mutex_unlock(&t->lock);
+}
+
 void k2_kern_team_run(k2_team *t, size_t tasks, void (*fn)(void *arg, size_t task, uint32_t member), void *arg)
 {
     if (t->threads == 1 || tasks <= 1) {
         for (size_t i = 0; i < tasks; i++) fn(arg, i, 0);
         return;
     }
-    pthread_mutex_lock(&t->lock);
+    K2_ASSERT(tasks <= UINT32_MAX);
     t->fn = fn;
     t->arg = arg;
-    t->tasks = tasks;
-    atomic_store_explicit(&t->next, 0, memory_order_relaxed);
-    t->open = true;
-    atomic_fetch_add(&t->run, 1);
-    if (t->sleepers > 0) pthread_cond_broadcast(&t->start);
-    pthread_mutex_unlock(&t->lock);
+    atomic_store_explicit(&t->left, (uint32_t)tasks, memory_order_relaxed);
+    atomic_store(&t->run, (uint64_t)tasks << 32);
+    wake(t, false);
     work(t, 0);
-    for (uint32_t i = 0; i < LOOKS && atomic_load_explicit(&t->inside, memory_order_relaxed) > 0; i++) pause_a_moment();
-    pthread_mutex_lock(&t->lock);
-    t->open = false;
-    while (atomic_load(&t->inside) > 0) pthread_cond_wait(&t->done, &t->lock);
-    pthread_mutex_unlock(&t->lock);
+    caller_wait(t);
 }

@@ -78,6 +78,7 @@ void k2_model_decode(k2_model *m, const k2_model_kv *kv, const k2_model_row *row
     if (rows_count == 0) return;
     size_t longest = rows_check(m, kv, rows, rows_count), mark = k2_arena_mark(arena);
     k2_hot_begin();
+    k2_kern_team_begin(m->team);
     k2i_carver c = {.arena = arena};
     decode_mem mem;
     carve_all(&c, &m->d, k2_kern_team_threads(m->team), rows_count, longest, &mem);
@@ -100,5 +101,6 @@ void k2_model_decode(k2_model *m, const k2_model_kv *kv, const k2_model_row *row
     head_arg head = {.mem = &mem, .x = mem.acts.x};
     k2_kern_team_run(m->team, (mem.wanted_count + mem.pass.logits_rows - 1) / mem.pass.logits_rows, phase_head, &head);
     k2_arena_reset(arena, mark);
+    k2_kern_team_end(m->team);
     k2_hot_end();
 }

@@ -153,6 +153,7 @@ k2_model_acts *k2_model_fwd(k2_model *m, const k2_model_batch *batch, k2_arena *
 {
     batch_check(m, batch);
     k2_hot_begin();
+    k2_kern_team_begin(m->team);
     k2_model_acts *acts = acts_begin(m, batch, arena);
     uint32_t layers = m->d.num_hidden_layers;
     acts->pass.tops = out->tops;
@@ -173,6 +174,7 @@ k2_model_acts *k2_model_fwd(k2_model *m, const k2_model_batch *batch, k2_arena *
     head_arg head = {.acts = acts, .out = out};
     size_t step = acts->pass.logits_rows;
     k2_kern_team_run(m->team, (acts->rows_count + step - 1) / step, phase_head, &head);
+    k2_kern_team_end(m->team);
     k2_hot_end();
     return acts;
 }
@@ -209,6 +211,7 @@ void k2_model_bwd(k2_model *m, k2_model_acts *acts, const float *dlogp, float *g
     K2_ASSERT(acts->m == m && !acts->used);
     acts->used = true;
     k2_hot_begin();
+    k2_kern_team_begin(m->team);
     acts->grads.flat = grads;
     k2i_back b = {.p = &acts->pass,
                   .g = &acts->grads,
@@ -224,6 +227,7 @@ void k2_model_bwd(k2_model *m, k2_model_acts *acts, const float *dlogp, float *g
         k2i_attn_bwd(&b);
     }
     k2_kern_team_run(m->team, (m->d.hidden_size + 255) / 256, embed_bwd_task, acts);
+    k2_kern_team_end(m->team);
     k2_hot_end();
 }
 

@@ -19,35 +19,24 @@ typedef struct product {
     size_t calls;
 } product;
 
-/* Rows, where there are enough for all, else columns in whole panels: as the model cuts its own. */
 static void part(void *arg, size_t task, uint32_t member)
 {
     (void)member;
     const product *p = arg;
-    k2_gemm g = p->ours;
-    size_t parts = p->threads;
-    if (g.m >= 8 * parts) {
-        size_t rows = (g.m / parts + 7) / 8 * 8, from = K2_MIN(task * rows, g.m);
-        g.m = K2_MIN(rows, g.m - from);
-        g.a += g.a_trans ? from : from * g.lda;
-        g.c += from * g.ldc;
-    } else {
-        size_t cols = ((g.n + 15) / 16 + parts - 1) / parts * 16, from = K2_MIN(task * cols, g.n);
-        g.n = K2_MIN(cols, g.n - from);
-        g.b += g.b_form == K2_B_PACKED ? from * g.k : from;
-        g.c += from;
-    }
-    k2_kern_gemm(&g);
+    k2_kern_gemm_part(&p->ours, p->threads, task);
 }
 
 static double seconds_ours(product *p)
 {
     /* The rivals' helpers look for work in a loop for tens of milliseconds after their turn, on the core that ours needs. */
     if (p->threads > 1) nanosleep(&(struct timespec){.tv_nsec = 40000000}, NULL);
+    k2_kern_team_begin(p->team);
     k2_kern_team_run(p->team, p->threads, part, p);
     double start = bench_seconds(p->threads);
     for (size_t i = 0; i < p->calls; i++) k2_kern_team_run(p->team, p->threads, part, p);
-    return bench_seconds(p->threads) - start;
+    double seconds = bench_seconds(p->threads) - start;
+    k2_kern_team_end(p->team);
+    return seconds;
 }
 
 static double seconds_rival(const product *p, const bench_rival *r, void *theirs)

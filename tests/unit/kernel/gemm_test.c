@@ -86,6 +86,41 @@ static void rows_are_independent(void **state)
     k2_free(one);
 }
 
+/* Parts cover C, each element once, and give the bits of the whole. */
+static void parts_are_the_whole(void **state)
+{
+    (void)state;
+    static const size_t shapes[][3] = {{1, 100, 9}, {3, 15, 4}, {40, 16, 5}, {70, 33, 8}, {200, 70, 3}, {0, 16, 2}, {2, 0, 2}};
+    for (size_t i = 0; i < 3 * 2 * K2_COUNT(shapes); i++) {
+        const size_t *shape = shapes[i / 6], m = shape[0], n = shape[1], k = shape[2];
+        k2_gemm_b form = (k2_gemm_b)(i % 3);
+        bool a_trans = i / 3 % 2;
+        float *a = test_floats(m * k, 14, 1.0), *b = test_floats(n * k, 15, 1.0), *want = test_floats(m * n, 16, 1.0);
+        float *packed = k2_alloc_array(k2_kern_packed_floats(n, k) + 1, sizeof(float));
+        k2_gemm g = {.m = m, .n = n, .k = k, .a = a, .lda = a_trans ? m : k, .a_trans = a_trans, .b = b, .b_form = form};
+        g.ldb = form == K2_B_KN ? n : k;
+        g.ldc = n;
+        g.c = want;
+        g.accumulate = true; /* an element that two parts compute is added twice */
+        if (form == K2_B_PACKED) g.b = make_b(&g, b, packed);
+        float *start = test_copy(want, m * n);
+        test_use_ref();
+        k2_kern_gemm(&g);
+        for (size_t parts = 1; parts <= 7; parts++) {
+            float *got = test_copy(start, m * n);
+            g.c = got;
+            for (size_t part = 0; part < parts; part++) k2_kern_gemm_part(&g, parts, part);
+            test_same_bits("parts", K2_ISA_REF, got, want, m * n);
+            k2_free(got);
+        }
+        k2_free(start);
+        k2_free(packed);
+        k2_free(want);
+        k2_free(b);
+        k2_free(a);
+    }
+}
+
 static void packings_agree(void **state)
 {
     (void)state;
@@ -128,10 +163,8 @@ static void reference_is_right(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_shapes),
-        cmocka_unit_test(rows_are_independent),
-        cmocka_unit_test(packings_agree),
-        cmocka_unit_test(reference_is_right),
+        cmocka_unit_test(all_shapes),     cmocka_unit_test(rows_are_independent), cmocka_unit_test(parts_are_the_whole),
+        cmocka_unit_test(packings_agree), cmocka_unit_test(reference_is_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Routing, the rotation table and the team. */
+/* Routing and the rotation table. */
 #include "tests/unit/kernel/kernel_test_int.h"
 
 #include <stdatomic.h>
@@ -114,34 +114,6 @@ static void yarn_has_kimi_k2s_numbers(void **state)
     assert_true(fabs((double)table[64 + 20 * 2 + 1] - sin(slow)) < 1e-7);
 }
 
-typedef struct team_arg {
-    _Atomic uint32_t seen[100];
-    uint32_t threads;
-} team_arg;
-
-static void mark(void *arg, size_t task, uint32_t member)
-{
-    team_arg *a = arg;
-    if (member < a->threads) atomic_fetch_add(&a->seen[task], 1);
-}
-
-static void team_runs_each_task_once(void **state)
-{
-    (void)state;
-    for (uint32_t threads = 1; threads <= 4; threads++) {
-        k2_team *team = k2_kern_team_new(threads);
-        assert_int_equal(k2_kern_team_threads(team), threads);
-        team_arg a = {.threads = threads};
-        for (size_t run = 0; run < 200; run++) k2_kern_team_run(team, run % 101, mark, &a);
-        for (size_t i = 0; i < 100; i++) {
-            uint32_t want = 0;
-            for (size_t run = 0; run < 200; run++) want += run % 101 > i;
-            assert_int_equal(atomic_load(&a.seen[i]), want);
-        }
-        k2_kern_team_free(team);
-    }
-}
-
 /* The published form, written out in double for logits given. */
 static double balance_of(const k2_router *r, size_t tokens, const double *logits, const uint32_t *index)
 {
@@ -199,7 +171,6 @@ int main(void)
         cmocka_unit_test(backward_is_right),
         cmocka_unit_test(shares_that_cannot_move_have_no_gradient),
         cmocka_unit_test(yarn_has_kimi_k2s_numbers),
-        cmocka_unit_test(team_runs_each_task_once),
         cmocka_unit_test(balance_is_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
