@@ -22,6 +22,14 @@ static const k2i_kern_ops *table_of(k2_isa isa)
         }
 #endif
         return NULL;
+    case K2_ISA_AVX512BF16:
+#if defined(__x86_64__)
+        if (table_of(K2_ISA_AVX512) && k2i_native_bf16 && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512bf16")) {
+            return k2i_kern_avx512bf16;
+        }
+#endif
+        return NULL;
     case K2_ISA_COUNT: break;
     }
     return NULL;
@@ -49,7 +57,7 @@ k2_isa k2_kern_isa(void)
 
 const char *k2_kern_isa_name(k2_isa isa)
 {
-    static const char *const names[K2_ISA_COUNT] = {"ref", "portable", "avx2", "avx512"};
+    static const char *const names[K2_ISA_COUNT] = {"ref", "portable", "avx2", "avx512", "avx512bf16"};
     K2_ASSERT((unsigned)isa < K2_ISA_COUNT);
     return names[isa];
 }
@@ -64,7 +72,16 @@ k2_code k2_kern_isa_use(k2_isa isa)
 
 void k2_kern_gemm(const k2_gemm *g)
 {
-    ops()->gemm(g);
+    if (g->bf16) {
+        ops()->gemm_bf16(g);
+    } else {
+        ops()->gemm(g);
+    }
+}
+
+void k2_kern_bf16(size_t n, const float *x, uint16_t *y)
+{
+    ops()->bf16(n, x, y);
 }
 
 void k2_kern_rmsnorm_fwd(size_t rows, size_t width, const float *x, size_t ldx, const float *g, float eps, float *y, size_t ldy,

@@ -1,8 +1,10 @@
-/* fast_table_int - the table of one fast path; included last by each fast_*.c, which has defined K2I_NAME. */
-#define K2I_FAST_TABLE                              \
+/* fast_table_int - the table of one fast path; included last by each fast_*.c. BF16 is the word that its bf16 functions begin with. */
+#define K2I_FAST_TABLE(NAME, BF16)                  \
     {                                               \
-        .name = K2I_NAME,                           \
+        .name = NAME,                               \
         .gemm = fast_gemm,                          \
+        .gemm_bf16 = BF16##_gemm_bf16,              \
+        .bf16 = BF16##_bf16,                        \
         .rmsnorm_fwd = fast_rmsnorm_fwd,            \
         .rmsnorm_bwd = fast_rmsnorm_bwd,            \
         .rmsnorm_bwd_gain = fast_rmsnorm_bwd_gain,  \

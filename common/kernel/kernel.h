@@ -1,15 +1,18 @@
 /* kernel - the arithmetic of the model on f32 rows: products, norms, rotation, latent attention, routing, losses, AdamW.
  *
  * One rule stands above speed: every result element is one fixed sequence of IEEE f32 operations, whatever the other rows
- * are, how many threads work and which instruction set the machine has. Three forms of sequence occur:
+ * are, how many threads work and which instruction set the machine has. Four forms of sequence occur:
  *
  *   chain   acc = fma(a[k], b[k], acc) for k = 0, 1, 2, ...; vector lanes run over results, never over k
  *   tree    sixteen partial sums, element i into partial i % 16 in order of i, then partials l and l+8, l and l+4, l and
  *           l+2, l and l+1 are added; used where one row must give one number
+ *   pairs   operands rounded to bf16; for i = 0, 1, 2, ...: acc = fma(a[2i+1], b[2i+1], acc), then acc = fma(a[2i], b[2i], acc);
+ *           denormals are zero, operands and results. That is the instruction vdpbf16ps (Intel's manual, held by a test); the
+ *           last pair of an odd k is filled with zeros. Which NaN a NaN is, is left open
  *   map     each element alone; exp is our own polynomial, so no mathematics library can change a bit
  *
  * `ref.c` states all of them in scalar C. The fast paths (portable, AVX2 with FMA, AVX-512) are one body compiled three
- * times over a 16-lane vector type; the first call picks the best the machine has. Rows are contiguous unless a leading
+ * times over a 16-lane vector type, pairs by vdpbf16ps where it is there; the first call picks the best the machine has. Rows are contiguous unless a leading
  * dimension (`ld*`, in floats) is given. Nothing here allocates or keeps state but the choice of path and the team.
  */
 #ifndef K2_COMMON_KERNEL_H
@@ -19,7 +22,7 @@
 
 /* ---- which instructions ------------------------------------------------------------------------------------------ */
 
-typedef enum k2_isa { K2_ISA_REF, K2_ISA_PORTABLE, K2_ISA_AVX2, K2_ISA_AVX512, K2_ISA_COUNT } k2_isa;
+typedef enum k2_isa { K2_ISA_REF, K2_ISA_PORTABLE, K2_ISA_AVX2, K2_ISA_AVX512, K2_ISA_AVX512BF16, K2_ISA_COUNT } k2_isa;
 
 k2_isa k2_kern_isa(void);                 /* the path in use */
 const char *k2_kern_isa_name(k2_isa isa); /* "avx512" */
@@ -64,12 +67,14 @@ typedef struct k2_gemm {
     const float *b;
     size_t ldb;
     k2_gemm_b b_form;
+    bool bf16;              /* operands are rounded to bf16 and taken in pairs of k */
+    const uint16_t *b_bf16; /* with it, and K2_B_PACKED: the panels, made by k2_kern_pack_bf16_*; b is not looked at */
     float *c;
     size_t ldc;
     bool accumulate; /* the chain starts at the value in C instead of at 0 */
 } k2_gemm;
 
-/* k2_kern_gemm - C = A B, or C += A B, each element one chain over k.
+/* k2_kern_gemm - C = A B, or C += A B, each element one chain over k; with bf16 one chain of pairs (see above).
  *
  *   y  = x W'   a = x,  b_form = K2_B_NK or packed by k2_kern_pack_nk
  *   dx = dy W   a = dy, b_form = K2_B_KN or packed by k2_kern_pack_kn
@@ -78,7 +83,7 @@ typedef struct k2_gemm {
  * shapes   A [m,k], B [k,n], C [m,n], all f32; m, n or k may be 0 (k = 0 gives zeros, or leaves C when accumulating)
  * memory   C must not overlap A or B
  * threads  pure; split over rows or columns of C to go parallel: the bits stay
- * tests    tests/unit/kernel/gemm_test.c
+ * tests    tests/unit/kernel/gemm_test.c, gemm_bf16_test.c
  */
 void k2_kern_gemm(const k2_gemm *g);
 
@@ -104,6 +109,14 @@ static inline size_t k2_kern_packed_floats(size_t n, size_t k)
 }
 void k2_kern_pack_nk(const float *w, size_t ldw, size_t n, size_t k, float *packed); /* from w[n*ldw + k] */
 void k2_kern_pack_kn(const float *w, size_t ldw, size_t n, size_t k, float *packed); /* from w[k*ldw + n] */
+
+/* y = the nearest bf16 of each x, even on a tie; a denormal gives zero of its sign, a NaN one. */
+void k2_kern_bf16(size_t n, const float *x, uint16_t *y);
+
+/* Panels of bf16 pairs: ceil(n/16) blocks of [ceil(k/2)][16][2], zero-filled. packed_bf16 counts numbers of two bytes. */
+static inline size_t k2_kern_packed_bf16(size_t n, size_t k) { return (n + 15) / 16 * 16 * ((k + 1) / 2 * 2); }
+void k2_kern_pack_bf16_nk(const float *w, size_t ldw, size_t n, size_t k, uint16_t *packed); /* from w[n*ldw + k] */
+void k2_kern_pack_bf16_kn(const float *w, size_t ldw, size_t n, size_t k, uint16_t *packed); /* from w[k*ldw + n] */
 
 /* ---- norms ------------------------------------------------------------------------------------------------------- */
 

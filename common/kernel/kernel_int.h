@@ -4,10 +4,16 @@
 
 #include "common/kernel/kernel.h"
 
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
 /* One path. Every member is set; the contracts are those of the public functions of the same names. */
 typedef struct k2i_kern_ops {
     const char *name;
     void (*gemm)(const k2_gemm *g);
+    void (*gemm_bf16)(const k2_gemm *g); /* k2_kern_gemm where g->bf16 */
+    void (*bf16)(size_t n, const float *x, uint16_t *y);
     void (*rmsnorm_fwd)(size_t rows, size_t width, const float *x, size_t ldx, const float *g, float eps, float *y, size_t ldy,
                         float *r);
     void (*rmsnorm_bwd)(const k2_rmsnorm_bwd *a);
@@ -32,7 +38,10 @@ typedef struct k2i_kern_ops {
 } k2i_kern_ops;
 
 extern const k2i_kern_ops k2i_kern_ref, k2i_kern_portable;
-extern const k2i_kern_ops *const k2i_kern_avx2, *const k2i_kern_avx512; /* NULL where the compiler's target has none */
+/* NULL where the compiler's target has none. */
+extern const k2i_kern_ops *const k2i_kern_avx2, *const k2i_kern_avx512, *const k2i_kern_avx512bf16;
+extern void (*const k2i_native_gemm_bf16)(const k2_gemm *g);
+extern void (*const k2i_native_bf16)(size_t n, const float *x, uint16_t *y);
 
 /* exp(x) for -87 <= x <= 88: 2^n (1 + r + r^2 (0.5 + r (E3 + r (E4 + r (E5 + r E6))))), n = round(x / ln 2), r = x - n ln 2.
  * The polynomial is a minimax fit of our own; its relative error is below 6e-9. */
@@ -46,6 +55,37 @@ extern const k2i_kern_ops *const k2i_kern_avx2, *const k2i_kern_avx512; /* NULL 
 #define K2I_EXP_E5     0.008368889801204205f
 #define K2I_EXP_E4     0.04166620597243309f
 #define K2I_EXP_E3     0.166665181517601f
+
+/* Nearest bf16, even on a tie; denormals are zero of their sign, a NaN stays one. As vcvtneps2bf16. */
+static inline uint16_t k2i_bf16_round(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, sizeof(u));
+    if ((u & 0x7f800000u) == 0) return (uint16_t)(u >> 16 & 0x8000u);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(u >> 16 | 0x40u);
+    return (uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16);
+}
+
+/* The number itself, denormals as zero. */
+static inline float k2i_bf16_value(uint16_t h)
+{
+    uint32_t u = (uint32_t)(h & 0x7f80u ? h : h & 0x8000u) << 16;
+    float x;
+    memcpy(&x, &u, sizeof(x));
+    return x;
+}
+
+/* fma(a, b, acc) of two bf16 numbers and an f32, where denormals are zero in and out. The processor asks whether a result is below the
+ * normal numbers after it has rounded it to 24 bits, not to the fewer that a denormal has: what is nearer to 2^-126 than a quarter of the
+ * last denormal place is 2^-126, while fmaf makes it so from half a place on. In double the sum is exact there. */
+static inline float k2i_bf16_fma(float a, float b, float acc)
+{
+    if (fabsf(acc) < FLT_MIN) acc = copysignf(0.0f, acc);
+    float r = fmaf(a, b, acc);
+    bool tiny = fabsf(r) < FLT_MIN;
+    if (fabsf(r) == FLT_MIN) tiny = fabs((double)a * (double)b + (double)acc) < 0x1p-126 - 0x1p-151;
+    return tiny ? copysignf(0.0f, r) : r;
+}
 
 /* Address of key t. */
 static inline const float *k2i_key(const k2_keys *keys, size_t width, size_t t)

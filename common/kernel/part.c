@@ -31,7 +31,10 @@ void k2_kern_gemm_part(const k2_gemm *g, size_t parts, size_t part)
     cut.m = p.m;
     cut.n = p.n;
     cut.a += g->a_trans ? p.m0 : p.m0 * g->lda;
-    cut.b += g->b_form == K2_B_PACKED ? p.n0 * g->k : g->b_form == K2_B_KN ? p.n0 : p.n0 * g->ldb;
+    if (g->bf16 && g->b_form == K2_B_PACKED)
+        cut.b_bf16 += k2_kern_packed_bf16(p.n0, g->k);
+    else
+        cut.b += g->b_form == K2_B_PACKED ? p.n0 * g->k : g->b_form == K2_B_KN ? p.n0 : p.n0 * g->ldb;
     cut.c += p.m0 * g->ldc + p.n0;
     k2_kern_gemm(&cut);
 }

@@ -64,6 +64,39 @@ static void ref_gemm(const k2_gemm *g)
     }
 }
 
+/* Operands of the step k of element (m, n), as bf16; past the end zero. */
+static float a_bf16(const k2_gemm *g, size_t m, size_t k)
+{
+    if (k >= g->k) return 0.0f;
+    return k2i_bf16_value(k2i_bf16_round(g->a_trans ? g->a[k * g->lda + m] : g->a[m * g->lda + k]));
+}
+
+static float b_bf16(const k2_gemm *g, size_t k, size_t n)
+{
+    if (g->b_form == K2_B_PACKED)
+        return k2i_bf16_value(g->b_bf16[k2_kern_packed_bf16(n / 16 * 16, g->k) + k / 2 * 32 + n % 16 * 2 + k % 2]);
+    return k < g->k ? k2i_bf16_value(k2i_bf16_round(b_at(g, k, n))) : 0.0f;
+}
+
+static void ref_gemm_bf16(const k2_gemm *g)
+{
+    for (size_t m = 0; m < g->m; m++) {
+        for (size_t n = 0; n < g->n; n++) {
+            float acc = g->accumulate ? g->c[m * g->ldc + n] : 0.0f;
+            for (size_t k = 0; k < g->k; k += 2) {
+                acc = k2i_bf16_fma(a_bf16(g, m, k + 1), b_bf16(g, k + 1, n), acc);
+                acc = k2i_bf16_fma(a_bf16(g, m, k), b_bf16(g, k, n), acc);
+            }
+            g->c[m * g->ldc + n] = acc;
+        }
+    }
+}
+
+static void ref_bf16(size_t n, const float *x, uint16_t *y)
+{
+    for (size_t i = 0; i < n; i++) y[i] = k2i_bf16_round(x[i]);
+}
+
 static float ref_dot(size_t n, const float *x, const float *y)
 {
     tree t = {{0}};
@@ -270,6 +303,8 @@ static void ref_adamw(const k2_adamw *a, size_t n, const float *grad, float *par
 const k2i_kern_ops k2i_kern_ref = {
     .name = "ref",
     .gemm = ref_gemm,
+    .gemm_bf16 = ref_gemm_bf16,
+    .bf16 = ref_bf16,
     .rmsnorm_fwd = ref_rmsnorm_fwd,
     .rmsnorm_bwd = ref_rmsnorm_bwd,
     .rmsnorm_bwd_gain = ref_rmsnorm_bwd_gain,

@@ -47,7 +47,7 @@ double bench_fma_peak(void)
 {
     double (*run)(void) = run_plain;
 #if defined(__x86_64__)
-    if (k2_kern_isa() == K2_ISA_AVX512) run = run_avx512;
+    if (k2_kern_isa() >= K2_ISA_AVX512) run = run_avx512;
     if (k2_kern_isa() == K2_ISA_AVX2) run = run_avx2;
 #endif
     double start = bench_seconds(1), flop = run();
