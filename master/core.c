@@ -270,6 +270,7 @@ void k2m_report_put(k2m_core *m, const k2m_report *report)
     k2m_report *r = &k2m_act(m, K2M_ACT_REPORT)->report;
     *r = *report;
     r->counts = k2_replay_count(m->replay);
+    r->success = k2m_core_success(m);
     r->retried = m->retried;
     memcpy(r->aside, m->aside, sizeof r->aside);
 }
@@ -327,6 +328,7 @@ static void published(k2m_core *m)
         k2_error err;
         k2_code code = k2_replay_consume(m->replay, v, &err);
         K2_ASSERT(code == K2_OK);
+        k2m_rates_count(m);
         if (K2_PLANTED(RELEASED_EARLY)) (void)k2_replay_release(m->replay, v, &err);
         m->iteration++;
         k2m_record_iteration(m);

@@ -44,6 +44,10 @@
 #define K2M_VERDICT_NS    (2 * K2_NS_PER_S) /* from a broken connection to the exit of its process */
 #define K2M_SUSPECT_NONE  UINT64_MAX
 #define K2M_STOP_NS       (15 * K2_NS_PER_S) /* from STOP to SIGKILL */
+#define K2M_RATE_ONE      (1u << 30)    /* success rates are in units of 2^-30 */
+#define K2M_RATE_SOLVED   (K2M_RATE_ONE / 10 * 9) /* a prompt with at least this rate counts as solved */
+#define K2M_RATE_UNSEEN   UINT32_MAX
+#define K2M_RATES_CHUNK   256u          /* of one record */
 #define K2M_REPLAY_BYTES_MAX (1ull << 30)    /* checkpoints are made early before consumed groups take more than this */
 
 #define K2M_WORKER_BYTES  1600u         /* of the core for each worker, of the outbox once it has its whole size; held by bench/scale's test */
@@ -156,6 +160,13 @@ typedef enum k2m_report_kind {
     K2M_REPORT_WEIGHTS
 } k2m_report_kind;
 
+/* How well prompts are answered, where they are drawn by priority. mean: of the rates of those seen. */
+typedef struct k2m_success {
+    bool on;
+    uint32_t prompts, seen, solved;
+    double mean;
+} k2m_success;
+
 typedef struct k2m_report {
     k2m_report_kind kind;
     uint64_t iteration, version; /* version: that the iteration made, or that stood */
@@ -167,6 +178,7 @@ typedef struct k2m_report {
     uint64_t generate_ns, train_ns, update_ns, generated_tokens; /* of the iteration */
     k2_replay_counts counts;     /* when it was made: the core goes on before a report is read */
     uint64_t retried, aside[3];  /* k2m_aside */
+    k2m_success success;
 } k2m_report;
 
 typedef struct k2m_action {
@@ -235,6 +247,15 @@ typedef struct k2m_prompts {
     const double *difficulty;   /* [count] of each prompt, where there is one */
     uint32_t count, length_max;
 } k2m_prompts;
+
+/* How well prompts are answered, where they are drawn by priority (prompts.c). */
+typedef struct k2m_rates {
+    uint32_t *rate;          /* [prompts] of success, or K2M_RATE_UNSEEN; no memory where they are not drawn so */
+    uint64_t *sums;          /* [prompts] of weights, a binary indexed tree */
+    uint64_t step;           /* up to which trained steps' groups are counted */
+    uint64_t total;          /* of the rates of those seen */
+    uint32_t seen, solved;
+} k2m_rates;
 
 typedef enum k2m_eval_state { K2M_EVAL_WAITING, K2M_EVAL_RUNNING, K2M_EVAL_ANSWERED, K2M_EVAL_SCORED } k2m_eval_state;
 
@@ -367,6 +388,7 @@ struct k2m_core {
     uint32_t batch_groups;
     uint32_t *order;                /* shuffled prompts of an epoch */
     uint64_t order_epoch;           /* + 1; 0 = none yet */
+    k2m_rates rates;
 
     /* evaluation */
     uint8_t *eval;                  /* k2m_eval_state of each prompt */
@@ -411,8 +433,9 @@ void k2m_core_owes(const k2m_core *m, char *out, size_t n);
 k2m_asked *k2m_asked_slot(const k2m_core *m, uint64_t id);
 /* "trainer-0" */
 void k2m_worker_name(const k2m_worker *w, char out[K2_WIRE_NAME_MAX]);
-/* The prompt of a group: position in the data set. */
+/* The prompt of a group: position in the data set. Drawn by priority, it is the one that the group gets when it is begun now. */
 uint32_t k2m_core_prompt_of(k2m_core *m, uint64_t group);
+k2m_success k2m_core_success(const k2m_core *m);
 /* Training samples are cut at the budget; evaluation is not. */
 uint32_t k2m_core_eval_wanted(const k2m_core *m);
 
@@ -427,7 +450,8 @@ enum {
     K2M_REC_FINISHED,
     K2M_REC_INCARNATIONS,
     K2M_REC_DEATHS,
-    K2M_REC_ASIDE
+    K2M_REC_ASIDE,
+    K2M_REC_RATES
 };
 
 k2m_action *k2m_act(k2m_core *m, k2m_action_type type);
@@ -478,6 +502,13 @@ bool k2m_starved(const k2m_core *m); /* nobody holds the version in force, and n
 void k2m_rollout_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
 void k2m_proxy_done(k2m_core *m, k2m_worker *w, k2_msg_type type, const k2_msg *done);
 bool k2m_proxy_ready(const k2m_core *m);
+
+/* prompts.c */
+bool k2m_rates_on(const k2m_core *m);
+void k2m_rates_reset(k2m_core *m, uint64_t step);                     /* nothing is known but that these steps are counted */
+bool k2m_rates_set(k2m_core *m, uint64_t prompt, uint32_t rate);      /* false: no such prompt or rate */
+void k2m_rates_group(k2m_core *m, uint64_t group);                    /* one more group of its prompt */
+void k2m_rates_count(k2m_core *m);                                    /* after each change of the replay buffer that may be a step's end */
 
 /* generate.c */
 void k2m_generate_begin(k2m_core *m);

@@ -7,40 +7,6 @@
 #include "common/base/planted.h"
 #include "common/log/log.h"
 
-/* ---- prompts ---------------------------------------------------------------------------------------------------------- */
-
-/* Fisher-Yates over places [from, to) with draws of (epoch, place). */
-static void places_shuffle(k2m_core *m, uint64_t epoch, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = to; i > from + 1; i--) {
-        uint32_t k = from + (uint32_t)k2_rand_below(m->c.config->seed, K2_STREAM_SHUFFLE, epoch, i, i - from);
-        uint32_t t = m->order[i - 1];
-        m->order[i - 1] = m->order[k];
-        m->order[k] = t;
-    }
-}
-
-/* The order of one epoch, shuffled whole or each difficulty for itself, so that any group's prompt can be found from its number
- * alone. */
-static void shuffle(k2m_core *m, uint64_t epoch)
-{
-    const k2m_prompts *p = &m->c.prompts;
-    for (uint32_t i = 0; i < p->count; i++) m->order[i] = p->easy_first ? p->easy_first[i] : i;
-    for (uint32_t from = 0, to; from < p->count && m->c.config->data_shuffle; from = to) {
-        to = p->easy_first ? from + 1 : p->count;
-        while (to < p->count && p->difficulty[p->easy_first[to]] == p->difficulty[p->easy_first[from]]) to++;
-        places_shuffle(m, epoch, from, to);
-    }
-    m->order_epoch = epoch + 1;
-}
-
-uint32_t k2m_core_prompt_of(k2m_core *m, uint64_t group)
-{
-    uint64_t epoch = group / m->c.prompts.count;
-    if (m->order_epoch != epoch + 1) shuffle(m, epoch);
-    return m->order[group % m->c.prompts.count];
-}
-
 /* ---- asking ------------------------------------------------------------------------------------------------------------ */
 
 /* Something has come that need not be asked for again. */
@@ -326,7 +292,7 @@ static void eval_scored(k2m_core *m, const k2m_event *ev)
     k2m_suspect_clear(m, ev->id);
     m->eval[i] = K2M_EVAL_SCORED;
     m->eval_done++;
-    m->eval_correct += ev->has_reward && ev->reward >= 0.5;
+    m->eval_correct += ev->has_reward && ev->reward >= m->c.config->reward_correct;
     if (ev->has_reward) {
         m->unrewarded = 0;
         return;
@@ -353,6 +319,7 @@ void k2m_scored(k2m_core *m, const k2m_event *ev)
     double reward = ev->reward;
     if (info.finish == K2_REPLAY_FINISH_REPETITION) reward -= m->c.config->rollout_repetition_penalty;
     if (ev->has_reward && k2_replay_score(m->replay, ev->id, reward, &err) == K2_OK) {
+        if (K2_PLANTED(RATES_EARLY)) k2m_rates_group(m, info.group);
         m->unrewarded = 0;
         return;
     }

@@ -4,7 +4,7 @@
 
 #include "master/core_int.h"
 
-#define PIECES 11u
+#define PIECES 13u
 
 typedef struct piece {
     void **at;
@@ -67,6 +67,8 @@ static void pieces(k2m_core *m, piece out[PIECES])
                           P(suspects, m->suspect_capacity),
                           P(digests, m->digest_count),
                           P(order, m->c.prompts.count),
+                          P(rates.rate, k2m_rates_on(m) ? m->c.prompts.count : 0),
+                          P(rates.sums, k2m_rates_on(m) ? m->c.prompts.count : 0),
                           P(eval, K2M_EVAL_MAX),
                           P(strs, m->worker_count + 1),
                           P(engines, K2_MIN(m->rollouts + 1, K2_WIRE_ENGINES_MAX))};
@@ -91,6 +93,7 @@ k2_code k2m_core_new(const k2m_core_config *config, k2m_core **out, k2_error *er
     pieces(m, list);
     for (uint32_t i = 0; i < PIECES; i++) *list[i].at = k2_alloc_array(list[i].count, list[i].size);
     k2m_fleet_init(m);
+    k2m_rates_reset(m, 0);
     *out = m;
     return K2_OK;
 }

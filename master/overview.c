@@ -118,6 +118,13 @@ static void put_run(const k2m_core *m, const k2m_told *t, uint64_t now_ns, k2m_o
     if (t->trained) put(v, "reward", t->reward);
     if (t->evaluated) put(v, "accuracy", t->accuracy);
     put(v, "train_tokens_per_s", t->train_tokens_per_s);
+    const k2m_success s = k2m_core_success(m);
+    if (s.on) {
+        put(v, "prompts", s.prompts);
+        put(v, "prompts_seen", s.seen);
+        put(v, "prompts_solved", s.solved);
+        put(v, "success_mean", s.mean);
+    }
     put(v, "checkpoint", m->checkpoint.exists ? (double)m->checkpoint.number : -1);
     put(v, "held_actions", (double)t->held);
     put(v, "journal_bytes", (double)t->journal_bytes);

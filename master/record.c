@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "common/base/planted.h"
+
 /* Everything durable besides the replay buffer; the first record of a compacted journal. */
 typedef struct rec_state {
     uint64_t iteration, evaluated_iteration;
@@ -32,6 +34,13 @@ typedef struct rec_eval {
 typedef struct rec_checkpoint {
     uint64_t number, step, pretrain, iteration;
 } rec_checkpoint;
+
+typedef struct rec_rates {
+    uint64_t step, count, more; /* more = 0: the first of them; count items follow */
+} rec_rates;
+typedef struct rec_rate {
+    uint32_t prompt, rate;
+} rec_rate;
 
 typedef struct rec_incarnations {
     uint64_t reserved;
@@ -121,6 +130,26 @@ static void record_misdeeds(k2m_core *m)
         if (m->aside[i] > 0) k2m_record_aside(m, (k2m_aside)i);
 }
 
+/* Rates of the prompts that were seen, so many in one record. */
+static void record_rates(k2m_core *m)
+{
+    struct {
+        rec_rates head;
+        rec_rate list[K2M_RATES_CHUNK];
+    } x = {.head = {.step = m->rates.step}};
+    if (!k2m_rates_on(m) || K2_PLANTED(RATES_FORGOTTEN)) return;
+    for (uint32_t i = 0; i <= m->c.prompts.count; i++) {
+        bool last = i == m->c.prompts.count;
+        if (last || x.head.count == K2M_RATES_CHUNK) {
+            emit(m, K2M_REC_RATES, &x, sizeof x.head + x.head.count * sizeof *x.list);
+            x.head.count = 0;
+            x.head.more = 1;
+        }
+        if (!last && m->rates.rate[i] != K2M_RATE_UNSEEN)
+            x.list[x.head.count++] = (rec_rate){.prompt = i, .rate = m->rates.rate[i]};
+    }
+}
+
 /* A checkpoint covers everything before it: what consumed groups held is released, and the state is written anew. */
 void k2m_record_checkpoint(k2m_core *m)
 {
@@ -150,6 +179,7 @@ void k2m_record_checkpoint(k2m_core *m)
     emit(m, K2M_REC_STATE, &s, sizeof s);
     k2m_record_incarnations(m, m->incarnations_reserved); /* what was said before this STATE is about to be forgotten */
     record_misdeeds(m);
+    record_rates(m);
     k2_replay_snapshot(m->replay);
 }
 
@@ -181,6 +211,21 @@ static void apply_aside(k2m_core *m, const rec_aside *x)
     m->aside_pretrain = x->pretrain;
 }
 
+static bool apply_rates(k2m_core *m, const void *bytes, size_t len)
+{
+    rec_rates x;
+    rec_rate item;
+    if (len < sizeof x) return false;
+    memcpy(&x, bytes, sizeof x);
+    if ((len - sizeof x) % sizeof item != 0 || (len - sizeof x) / sizeof item != x.count) return false;
+    if (!x.more) k2m_rates_reset(m, x.step);
+    for (uint64_t i = 0; i < x.count; i++) {
+        memcpy(&item, (const char *)bytes + sizeof x + i * sizeof item, sizeof item);
+        if (!k2m_rates_set(m, item.prompt, item.rate)) return false;
+    }
+    return true;
+}
+
 #define CASE(TYPE, struct_type, ...)                                                                                           \
     case TYPE: {                                                                                                               \
         struct_type x;                                                                                                         \
@@ -192,7 +237,11 @@ static void apply_aside(k2m_core *m, const rec_aside *x)
 
 k2_code k2m_core_apply(k2m_core *m, uint32_t type, const void *bytes, size_t len, k2_error *err)
 {
-    if (type >= K2_REPLAY_TYPE_FIRST && type <= K2_REPLAY_TYPE_LAST) return k2_replay_apply(m->replay, type, bytes, len, err);
+    if (type >= K2_REPLAY_TYPE_FIRST && type <= K2_REPLAY_TYPE_LAST) {
+        k2_code code = k2_replay_apply(m->replay, type, bytes, len, err);
+        if (code == K2_OK) k2m_rates_count(m);
+        return code;
+    }
     switch (type) {
         CASE(K2M_REC_STATE, rec_state, apply_state(m, &x))
         CASE(K2M_REC_VERSION, rec_version, set_digest(m, x.version, x.digest))
@@ -204,6 +253,9 @@ k2_code k2m_core_apply(k2m_core *m, uint32_t type, const void *bytes, size_t len
              m->checkpoint = (k2m_checkpoint){
                  .exists = true, .number = x.number, .step = x.step, .pretrain = x.pretrain, .iteration = x.iteration})
         CASE(K2M_REC_INCARNATIONS, rec_incarnations, m->last_incarnation = m->incarnations_reserved = x.reserved)
+    case K2M_REC_RATES:
+        if (!apply_rates(m, bytes, len)) break;
+        return K2_OK;
     case K2M_REC_FINISHED:
         if (len != 0) break;
         m->finished = true;

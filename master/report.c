@@ -105,6 +105,18 @@ static void trained_metrics(k2m_reporter *p, k2_buf *b, const char *group, uint6
     }
 }
 
+static void success_metrics(k2m_reporter *p, k2_buf *b, const k2m_report *r)
+{
+    const struct {
+        const char *name;
+        double value;
+    } list[] = {{"success_mean", r->success.mean}, {"prompts_seen", r->success.seen}, {"prompts_solved", r->success.solved}};
+    for (size_t i = 0; i < K2_COUNT(list); i++) {
+        put(b, list[i].name, list[i].value);
+        scalar(p, "run", list[i].name, r->iteration, list[i].value);
+    }
+}
+
 static double seconds(uint64_t ns)
 {
     return (double)ns / (double)K2_NS_PER_S;
@@ -146,6 +158,7 @@ static void report_iteration(k2m_reporter *p, const k2m_report *r)
         put(&b, list[i].name, list[i].value);
         scalar(p, "run", list[i].name, r->iteration, list[i].value);
     }
+    if (r->success.on) success_metrics(p, &b, r);
     if (r->trained) trained_metrics(p, &b, "train", r->iteration);
     end_line(p, &b);
     p->generate_s += seconds(r->generate_ns);

@@ -81,6 +81,9 @@ static void sums(page *p, const k2_msg_overview *v)
         "answers  %.0f queued, %.0f to resume, %.0f running, %.0f unscored, %.0f scored; cut %.0f, finished %.0f, dropped %.0f",
         number(v, "queued"), number(v, "queued_resumed"), number(v, "running"), number(v, "unscored"), number(v, "scored"),
         number(v, "cut_total"), number(v, "finished_total"), number(v, "dropped_total"));
+    if (known(v, "prompts"))
+        line(p, "prompts  %.0f of %.0f seen, %.0f solved; mean success %.3f", number(v, "prompts_seen"), number(v, "prompts"),
+             number(v, "prompts_solved"), number(v, "success_mean"));
     if (known(v, "proxy_running"))
         line(p, "proxy    %.0f running, %.0f queued, %.0f engines ready; %.0f answers at reward commands; retried %.0f",
              number(v, "proxy_running"), number(v, "proxy_queued"), number(v, "proxy_engines_ready"),

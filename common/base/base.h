@@ -242,6 +242,7 @@ typedef enum k2_stream {
     K2_STREAM_SHUFFLE = 3, /* a = epoch, b = index */
     K2_STREAM_TASK = 4,    /* a = item, b = draw */
     K2_STREAM_RETRY = 5,   /* jitter of retries: not part of a run's result */
+    K2_STREAM_PROMPT = 6,  /* a = group */
     K2_STREAM_TEST = 99
 } k2_stream;
 

@@ -65,6 +65,10 @@ static k2_code check_rollout(const k2_config *c, k2_error *err)
 
 static k2_code check_data(const k2_config *c, k2_error *err)
 {
+    if (c->data_curriculum && is(c->data_sampling, "priority") && c->data_priority_after == 0)
+        return k2_error_set(err, K2_BAD_INPUT,
+                            "data.priority.after: found 0, expected the epochs of data.curriculum before data.sampling "
+                            "\"priority\"");
     if (c->data_task[0] && !is(c->tokenizer_kind, "byte"))
         return k2_error_set(err, K2_BAD_INPUT,
                             "data.task: found \"%s\", whose corpus is made of bytes, with tokenizer.kind \"%s\"", c->data_task,

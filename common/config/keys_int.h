@@ -46,6 +46,14 @@
     BOOL(data_shuffle, "data.shuffle", true, SAME, "shuffle prompts anew in every epoch")                                        \
     BOOL(data_curriculum, "data.curriculum", false, SAME,                                                                        \
          "in every epoch, prompts in order of their field \"difficulty\", a number, least first; those of one difficulty are shuffled") \
+    ENUM(data_sampling, "data.sampling", "epochs", "epochs|priority", SAME,                                                      \
+         "epochs: every prompt once in each; priority: drawn with probability proportional to 1 - its success rate (Kimi k1.5)") \
+    F64(data_priority_rate, "data.priority.rate", 0.5, 1e-3, 1, SAME,                                                            \
+        "weight of a prompt's newest group in its success rate, which begins at 0")                                              \
+    F64(data_priority_floor, "data.priority.floor", 0.05, 0, 1, SAME,                                                            \
+        "least of 1 - success rate, so that solved prompts are still seen now and then")                                         \
+    U64(data_priority_after, "data.priority.after", 0, 0, 1000000, SAME,                                                         \
+        "epochs before prompts are drawn by priority: in order, or by data.curriculum")                                          \
                                                                                                                                  \
     STR(master_listen, "master.listen", "", FREE,                                                                                \
         "control address of the master, tcp://HOST:PORT; empty = a socket in the run directory")                                 \

@@ -2,6 +2,7 @@
 # kill -9 of any process in the middle of an iteration changes nothing in the end, and leaves no process behind.
 . "$(dirname "$0")/lib.sh"
 small_config
+sed -i 's|"task_prompts": 64|&, "sampling": "priority"|' "$SCRATCH/small.json"
 
 run calm
 want=$(json "$result" weights_digest)

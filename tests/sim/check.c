@@ -46,7 +46,41 @@ static void check_caps(sim *s, const k2_replay_counts *n)
                   (ull)n->step_consumed, (ull)n->step_released);
 }
 
-/* Groups get numbers without a gap; a new one has the prompt that no group of its epoch has had. */
+static bool by_priority(const sim *s, uint64_t group)
+{
+    return s->world.priority && group >= s->config.data_priority_after * SIM_PROMPTS;
+}
+
+/* The prompt that a group gets by priority when so many steps are trained, told from their batches alone. */
+static uint32_t prompt_drawn(const sim *s, uint64_t group, uint64_t steps)
+{
+    const double one = 1u << 30;
+    uint64_t rate[SIM_PROMPTS] = {0}, weight[SIM_PROMPTS], all = 0;
+    for (uint64_t step = 1; step <= steps && step < SIM_STEPS; step++)
+        for (uint32_t i = 0; i < s->batches[step].count; i++) {
+            const sim_told *t = &s->batches[step].list[i];
+            double found = 1 - (double)t->wrong / (double)s->config.rollout_group_size, old = (double)rate[t->prompt] / one;
+            rate[t->prompt] = (uint64_t)((old + s->config.data_priority_rate * (found - old)) * one + 0.5);
+        }
+    for (uint32_t i = 0; i < SIM_PROMPTS; i++) {
+        weight[i] = K2_MAX((uint64_t)one - rate[i], (uint64_t)(s->config.data_priority_floor * one));
+        all += weight[i];
+    }
+    uint64_t place = k2_rand_below(s->config.seed, K2_STREAM_PROMPT, group, 0, all);
+    uint32_t at = 0;
+    for (; place >= weight[at]; at++) place -= weight[at];
+    return at;
+}
+
+static void check_drawn(sim *s, uint64_t group, uint64_t prompt, uint64_t steps)
+{
+    uint32_t want = prompt_drawn(s, group, steps);
+    if (prompt != want)
+        sim_break(s, SIM_CHECK_PROMPTS, "group %llu has prompt %llu, by the rewards of %llu steps it is %u", (ull)group,
+                  (ull)prompt, (ull)steps, want);
+}
+
+/* Groups get numbers without a gap; a new one has the prompt that no group of its epoch has had, or the one that is drawn. */
 static void check_prompts(sim *s, const k2_replay_counts *n)
 {
     if (n->next_group != n->groups_total)
@@ -55,7 +89,8 @@ static void check_prompts(sim *s, const k2_replay_counts *n)
     for (uint64_t g = n->next_group; g-- > 0 && !s->prompt_of[g];) {
         k2_replay_info info;
         if (k2_replay_find(s->core->replay, k2_replay_id(g, 0), &info) != K2_OK) continue;
-        for (uint64_t of = g - g % SIM_PROMPTS; of < g; of++)
+        if (by_priority(s, g)) check_drawn(s, g, info.prompt, n->step_consumed);
+        for (uint64_t of = g - g % SIM_PROMPTS; of < g && !by_priority(s, g); of++)
             if (s->prompt_of[of] == info.prompt + 1)
                 sim_break(s, SIM_CHECK_PROMPTS, "groups %llu and %llu have prompt %llu", (ull)of, (ull)g, (ull)info.prompt);
         s->prompt_of[g] = (uint32_t)info.prompt + 1;
@@ -262,11 +297,25 @@ static void check_member(sim *s, uint64_t step, uint64_t id)
     if (*in && *in != step)
         sim_break(s, SIM_CHECK_ONCE, "trajectory %llu is in steps %u and %llu", (ull)info.id, *in, (ull)step);
     *in = (uint32_t)step;
-    if (info.prompt != k2m_core_prompt_of(s->core, info.group) || info.prompt + 1 != s->prompt_of[info.group])
+    bool other = !by_priority(s, info.group) && info.prompt != k2m_core_prompt_of(s->core, info.group);
+    if (other || info.prompt + 1 != s->prompt_of[info.group])
         sim_break(s, SIM_CHECK_PROMPTS, "group %llu has prompt %llu", (ull)info.group, (ull)info.prompt);
     if (info.state == K2_REPLAY_DROPPED) return;
     check_spans(s, &info);
     check_tokens(s, &info, step);
+}
+
+/* What was dropped did not fail. */
+static sim_told told_by(const sim *s, uint64_t group, uint32_t size)
+{
+    sim_told t = {0};
+    k2_replay_info info = {0};
+    for (uint32_t k = 0; k < size; k++) {
+        (void)k2_replay_find(s->core->replay, k2_replay_id(group, k), &info);
+        t.wrong += info.state != K2_REPLAY_DROPPED && info.reward < s->config.reward_correct;
+    }
+    t.prompt = (uint32_t)info.prompt;
+    return t;
 }
 
 void sim_check_batch(sim *s, uint64_t step, k2_digest d)
@@ -274,8 +323,12 @@ void sim_check_batch(sim *s, uint64_t step, k2_digest d)
     uint64_t group;
     uint32_t size;
     if (step >= SIM_STEPS) return;
-    for (uint32_t at = 0; k2_replay_group_next(s->core->replay, step, &at, &group, &size);)
+    s->batches[step].count = 0;
+    for (uint32_t at = 0; k2_replay_group_next(s->core->replay, step, &at, &group, &size);) {
         for (uint32_t k = 0; k < size; k++) check_member(s, step, k2_replay_id(group, k));
+        K2_ASSERT(s->batches[step].count < SIM_GROUPS);
+        s->batches[step].list[s->batches[step].count++] = told_by(s, group, size);
+    }
     if (k2_digest_zero(s->seen.batches[step])) s->seen.batches[step] = d;
     if (!k2_digest_equal(s->seen.batches[step], d)) sim_break(s, SIM_CHECK_ONCE, "step %llu was given two batches", (ull)step);
     if (s->truth && !k2_digest_equal(s->truth->batches[step], d))
@@ -318,7 +371,8 @@ void sim_check_end(sim *s)
     if (s->core->iteration != s->config.iterations)
         sim_break(s, SIM_CHECK_LOST, "%llu iterations of %llu", (ull)s->core->iteration, (ull)s->config.iterations);
     uint64_t poisons = s->core->aside[K2M_ASIDE_POISON];
-    if (poisons != (s->poison ? SIM_POISONS : 0)) sim_break(s, SIM_CHECK_POISON, "%llu were taken for poison", (ull)poisons);
+    if (poisons != (s->world.poison ? SIM_POISONS : 0))
+        sim_break(s, SIM_CHECK_POISON, "%llu were taken for poison", (ull)poisons);
     s->seen.known = true;
     s->seen.steps = n.step_consumed;
     s->seen.weights = k2m_digest_of(s->core, n.step_consumed);

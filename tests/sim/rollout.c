@@ -141,7 +141,7 @@ static void upstream(sim *s, sim_proc *p, const sim_event *e)
         return;
     }
     *j = (job){.used = true,
-               .poison = s->poison && poisoned(e->id),
+               .poison = s->world.poison && poisoned(e->id),
                .silent = stalls,
                .known = e->tokens.count,
                .attempt = e->attempt,

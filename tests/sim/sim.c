@@ -340,14 +340,21 @@ static void choose_faults(sim *s)
 
 sim_world sim_seed_world(uint64_t seed)
 {
-    return (sim_world){.sync = seed % 5 == 4, .poison = seed % 4 == 0};
+    return (sim_world){.sync = seed % 5 == 4, .poison = seed % 4 == 0, .priority = seed % 3 == 2};
 }
 
-static void configure(k2_config *c, uint64_t seed, bool sync, bool calm)
+uint32_t sim_world_number(sim_world world)
+{
+    return (uint32_t)(world.sync + 2 * world.poison + 4 * world.priority);
+}
+
+static void configure(k2_config *c, uint64_t seed, sim_world world, bool calm)
 {
     k2_config_defaults(c);
     c->seed = 5;
-    snprintf(c->mode, sizeof c->mode, "%s", sync ? "sync" : "partial");
+    snprintf(c->mode, sizeof c->mode, "%s", world.sync ? "sync" : "partial");
+    snprintf(c->data_sampling, sizeof c->data_sampling, "%s", world.priority ? "priority" : "epochs");
+    c->data_priority_after = world.sync; /* an epoch in order before it, or none */
     c->iterations = 9;
     c->run_checkpoint_every = calm ? 3 : 1 + seed % 4;
     c->run_checkpoints_kept = calm ? 2 : 1 + seed % 2;
@@ -369,8 +376,8 @@ static void configure(k2_config *c, uint64_t seed, bool sync, bool calm)
 void sim_init(sim *s, uint64_t seed, sim_world world, const sim_truth *truth, sim_outcome *out)
 {
     *out = (sim_outcome){.seed = seed};
-    *s = (sim){.seed = seed, .now_ns = 1000, .truth = truth, .outcome = out, .poison = world.poison};
-    configure(&s->config, seed, world.sync, truth == NULL);
+    *s = (sim){.seed = seed, .now_ns = 1000, .truth = truth, .outcome = out, .world = world};
+    configure(&s->config, seed, world, truth == NULL);
     for (uint32_t i = 0; i < SIM_PROMPTS; i++) {
         s->lengths[i] = 1 + i % 5;
         s->prompts[i] = k2_alloc_array(s->lengths[i], sizeof **s->prompts);
@@ -437,7 +444,7 @@ static void mourn(sim *s)
 
 static void check_progress(sim *s)
 {
-    uint64_t ticks = SIM_TICKS + (s->poison ? SIM_ILL_TICKS : 0);
+    uint64_t ticks = SIM_TICKS + (s->world.poison ? SIM_ILL_TICKS : 0);
     if (s->now_ns <= s->faults_end_ns + ticks * SIM_TICK_US * 1000 || s->ended) return;
     char owes[K2M_TEXT_MAX] = "no master";
     if (!s->down) k2m_core_owes(s->core, owes, sizeof owes);

@@ -30,6 +30,7 @@
 #define SIM_POISONS     3u /* that are to be found out: two groups, and an evaluation */
 #define SIM_PROMPTS     13u /* fewer than groups: a second epoch begins */
 #define SIM_STEPS       64u
+#define SIM_GROUPS      16u /* of one step */
 #define SIM_CHECKPOINTS 256u
 #define SIM_CALLS       128u
 #define SIM_REQUESTS    32u /* of one worker to the master, under way at once */
@@ -149,9 +150,17 @@ typedef struct sim_slot { /* what the master's I/O half keeps of one worker */
 
 /* What decides what a run comes to, besides its faults. */
 typedef struct sim_world {
-    bool sync;   /* the mode */
-    bool poison; /* some prompts end their engine */
+    bool sync;     /* the mode */
+    bool poison;   /* some prompts end their engine */
+    bool priority; /* prompts are drawn by priority */
 } sim_world;
+
+#define SIM_WORLDS 8u
+
+/* What a group in a batch says of its prompt. */
+typedef struct sim_told {
+    uint32_t prompt, wrong;
+} sim_told;
 
 /* What the undisturbed run did; the same for all seeds of one world. */
 typedef struct sim_truth {
@@ -171,7 +180,7 @@ struct sim {
     uint32_t chances[SIM_FAULT_KINDS][64]; /* opportunities so far */
     uint64_t fault_key, fault_draws; /* of the last fault */
     uint64_t faults_end_ns;
-    bool poison; /* some prompts end their engine, whatever else happens */
+    sim_world world;
     sim_outcome *outcome;
     const sim_truth *truth; /* NULL: this run is to be the truth */
     bool trace;
@@ -213,6 +222,10 @@ struct sim {
     } *told;                  /* by trajectory */
     uint64_t told_step;
     uint32_t *prompt_of;      /* of a group, + 1 */
+    struct {
+        sim_told list[SIM_GROUPS];
+        uint32_t count;
+    } batches[SIM_STEPS];     /* by step */
     bool ended, broken;
     k2_code end_code;
     char end_text[K2M_TEXT_MAX], last_log[K2M_TEXT_MAX];
@@ -222,6 +235,7 @@ struct sim {
 /* truth: NULL makes the undisturbed run. script NULL: faults are drawn. `out` is filled as the run goes on. */
 void sim_init(sim *s, uint64_t seed, sim_world world, const sim_truth *truth, sim_outcome *out);
 sim_world sim_seed_world(uint64_t seed);
+uint32_t sim_world_number(sim_world world); /* below SIM_WORLDS */
 void sim_fini(sim *s);
 /* The whole run. False: a check failed; the outcome says which. */
 bool sim_run(sim *s);

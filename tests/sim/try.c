@@ -18,9 +18,9 @@
 struct sim_shared {
     sim_outcome outcome;
     sim_totals totals;
-    sim_truth truths[4];    /* undisturbed runs, one for each world: what all seeds are compared with */
-    k2_planted truths_with; /* made with this mistake */
-    bool done;              /* the child came to its end */
+    sim_truth truths[SIM_WORLDS]; /* undisturbed runs, one for each world: what all seeds are compared with */
+    k2_planted truths_with;       /* made with this mistake */
+    bool done;                    /* the child came to its end */
 };
 
 sim_shared *sim_shared_new(void)
@@ -49,7 +49,7 @@ const sim_totals *sim_shared_totals(const sim_shared *x)
 
 static const sim_truth *truth_of(sim_world world, uint64_t seed, sim_shared *x)
 {
-    sim_truth *t = &x->truths[2 * world.poison + world.sync];
+    sim_truth *t = &x->truths[sim_world_number(world)];
     if (t->known) return t;
     sim *s = k2_alloc(sizeof *s);
     sim_init(s, 0, world, NULL, &x->outcome);

@@ -1,5 +1,6 @@
 /* Everything that a master's journal may hold, into a core that recovers: each record is taken or refused, what came of them
  * can be explained to `k2rl why`. The input is records back to back: a byte of type, two bytes of length, the bytes. */
+#include <stdio.h>
 #include <string.h>
 
 #include "master/core_int.h"
@@ -17,6 +18,7 @@ static const k2_config *config(void)
 {
     static k2_config c;
     k2_config_defaults(&c);
+    snprintf(c.data_sampling, sizeof c.data_sampling, "priority");
     c.rollout_groups = 2;
     c.rollout_group_size = 2;
     c.rollout_workers = 2;

@@ -164,6 +164,24 @@ static void keys_must_fit_together(void **state)
     }
 }
 
+/* A curriculum orders epochs, and without one it would do nothing. */
+static void a_curriculum_has_an_epoch(void **state)
+{
+    (void)state;
+    k2_config c;
+    k2_error e = {0};
+    k2_config_defaults(&c);
+    k2_config_set(&c, "model.config=m.json", &e);
+    k2_config_set(&c, "data.prompts=p", &e);
+    k2_config_set(&c, "data.heldout=h", &e);
+    k2_config_set(&c, "data.curriculum=true", &e);
+    k2_config_set(&c, "data.sampling=priority", &e);
+    assert_int_equal(k2_config_check(&c, &e), K2_BAD_INPUT);
+    assert_non_null(strstr(e.text, "data.priority.after: found 0, expected the epochs of data.curriculum"));
+    k2_config_set(&c, "data.priority.after=1", &e);
+    assert_int_equal(k2_config_check(&c, &e), K2_OK);
+}
+
 static void tasks_are_made_of_bytes(void **state)
 {
     (void)state;
@@ -203,8 +221,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(good_values_are_taken),          cmocka_unit_test(faults_name_place_found_and_expected),
         cmocka_unit_test(every_cut_of_a_file_is_refused), cmocka_unit_test(overrides),
         cmocka_unit_test(the_printed_form_reads_back),    cmocka_unit_test(identity_follows_what_a_run_computes),
-        cmocka_unit_test(keys_must_fit_together),         cmocka_unit_test(tasks_are_made_of_bytes),
-        cmocka_unit_test(the_page_is_the_table),
+        cmocka_unit_test(keys_must_fit_together),         cmocka_unit_test(a_curriculum_has_an_epoch),
+        cmocka_unit_test(tasks_are_made_of_bytes),        cmocka_unit_test(the_page_is_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -415,60 +415,9 @@ static void bad_input_of_a_worker_is_told_at_once(void **state)
     sim_fini(&s);
 }
 
-static void prompts_are_all_seen_once_an_epoch(void **state)
-{
-    (void)state;
-    sim s;
-    sim_init(&s, 9);
-    sim_start_master(&s);
-    for (uint64_t epoch = 0; epoch < 3; epoch++) {
-        uint8_t seen[40] = {0};
-        for (uint64_t i = 0; i < 40; i++) seen[k2m_core_prompt_of(s.core, epoch * 40 + i)]++;
-        for (int i = 0; i < 40; i++) assert_int_equal(seen[i], 1);
-    }
-    uint32_t first = k2m_core_prompt_of(s.core, 3);
-    assert_int_not_equal(k2m_core_prompt_of(s.core, 43) * 1000 + k2m_core_prompt_of(s.core, 44),
-                         first * 1000 + k2m_core_prompt_of(s.core, 4)); /* another order in another epoch */
-    assert_int_equal(k2m_core_prompt_of(s.core, 3), first);
-    sim_fini(&s);
-}
-
-/* Every epoch goes from easy to hard, with all prompts once, and shuffles only those of one difficulty, each epoch anew. */
-static void a_curriculum_goes_from_easy_to_hard(void **state)
-{
-    (void)state;
-    sim s;
-    uint32_t easy_first[40], n = 0, orders[2][40];
-    double difficulty[40];
-    for (uint32_t i = 0; i < 40; i++) difficulty[i] = i % 4 == 3 ? 2.5 : i % 4;
-    for (int level = 0; level < 4; level++)
-        for (uint32_t i = 0; i < 40; i++)
-            if (difficulty[i] == (const double[]){0, 1, 2, 2.5}[level]) easy_first[n++] = i;
-    sim_init(&s, 9);
-    s.easy_first = easy_first;
-    s.difficulty = difficulty;
-    sim_start_master(&s);
-    for (uint64_t epoch = 0; epoch < 2; epoch++) {
-        uint8_t seen[40] = {0};
-        for (uint64_t i = 0; i < 40; i++) {
-            uint32_t p = orders[epoch][i] = k2m_core_prompt_of(s.core, epoch * 40 + i);
-            assert_true(!seen[p]++ && difficulty[p] == difficulty[easy_first[i]]);
-        }
-    }
-    assert_memory_not_equal(orders[0], orders[1], sizeof orders[0]);
-    assert_memory_not_equal(orders[0], easy_first, sizeof orders[0]);
-    sim_start_master(&s); /* a master that comes back needs no record of it */
-    assert_int_equal(k2m_core_prompt_of(s.core, 57), orders[1][17]);
-    s.config.data_shuffle = false;
-    sim_start_master(&s);
-    for (uint64_t i = 0; i < 40; i++) assert_int_equal(k2m_core_prompt_of(s.core, 40 + i), easy_first[i]);
-    sim_fini(&s);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(calm_run),
-                                       cmocka_unit_test(a_curriculum_goes_from_easy_to_hard),
                                        cmocka_unit_test(arrangement_does_not_matter),
                                        cmocka_unit_test(faults_do_not_matter),
                                        cmocka_unit_test(failing_rewards_drop),
@@ -484,7 +433,6 @@ int main(void)
                                        cmocka_unit_test(who_waits_for_a_replaced_rank_is_not_left_waiting),
                                        cmocka_unit_test(a_worker_that_always_dies_ends_the_run),
                                        cmocka_unit_test(silence_at_the_start_names_the_worker),
-                                       cmocka_unit_test(bad_input_of_a_worker_is_told_at_once),
-                                       cmocka_unit_test(prompts_are_all_seen_once_an_epoch)};
+                                       cmocka_unit_test(bad_input_of_a_worker_is_told_at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -60,6 +60,7 @@ static k2_digest batch_digest(sim *s, uint64_t step)
             k2_replay_token tokens[64];
             uint32_t n = k2_replay_tokens(s->core->replay, info.id, 0, tokens, 64);
             k2_digest_update(d, &info.id, sizeof info.id);
+            k2_digest_update(d, &info.prompt, sizeof info.prompt);
             k2_digest_update(d, &info.reward, sizeof info.reward);
             k2_digest_update(d, tokens, n * sizeof *tokens);
         }
