@@ -127,7 +127,5 @@ void k2m_put_aside(k2m_io *io, const k2m_action *a)
     } else {
         k2m_call_item(io, a->id, &j->body);
     }
-    if (k2_loop_work(io->loop, work, done, j) == K2_OK) return;
-    work(j); /* the pool is full: do it here */
-    done(j);
+    k2_loop_work_surely(io->loop, work, done, j);
 }

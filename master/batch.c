@@ -133,7 +133,7 @@ void k2m_batch_make(k2m_io *io, uint64_t step)
         io->batch_step = step;
         io->batch_digest = k2_digest_of(bytes.data, bytes.len);
         k2m_reporter_batch(io->reporter, io->core, step);
-        (void)k2_loop_post(io->loop, tell, io);
+        if (k2_loop_post(io->loop, tell, io) != K2_OK) tell(io); /* the inbox is full */
     } else {
         k2m_io_event(io, &(k2m_event){.type = K2M_EV_FAULT, .code = code, .text = err.text});
     }

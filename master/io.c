@@ -91,32 +91,19 @@ static void write_work(void *arg)
 {
     k2m_io *io = arg;
     k2_journal_batch *batch = io->writing;
-    uint64_t before = io->compacting;
-    io->writing = NULL;
-    io->compacting = 0;
     k2_flight_thread("pool");
     k2_code code = batch ? k2_journal_write(io->journal, batch, &io->writer_error) : K2_OK;
-    if (code == K2_OK && before > 0) (void)k2_journal_truncate_before(io->journal, before, &io->writer_error);
+    if (code == K2_OK && io->compacting > 0) (void)k2_journal_truncate_before(io->journal, io->compacting, &io->writer_error);
 }
 
 static void pump_journal(k2m_io *io);
 
 /* On the loop again: what the writer met is ours to look at now. */
-static void write_ended(k2m_io *io)
-{
-    io->write_busy = false;
-    if (io->write_error.code == K2_OK) io->write_error = io->writer_error;
-}
-
 static void write_done(void *arg)
 {
     k2m_io *io = arg;
-    if (io->writing || io->compacting) { /* the loop ends and did not run the work: do it here, it is the last one */
-        write_work(io);
-        write_ended(io);
-        return;
-    }
-    write_ended(io);
+    io->write_busy = false;
+    if (io->write_error.code == K2_OK) io->write_error = io->writer_error;
     pump_journal(io);
     release(io);
 }
@@ -145,10 +132,7 @@ static void pump_journal(k2m_io *io)
     io->compacting = io->compact_before;
     io->compact_before = 0;
     io->write_busy = true;
-    if (k2_loop_work(io->loop, write_work, write_done, io) != K2_OK) { /* the pool is full: wait for the disk here */
-        write_work(io);
-        write_ended(io);
-    }
+    k2_loop_work_surely(io->loop, write_work, write_done, io);
 }
 
 static void hold(k2m_io *io, const k2m_action *a, uint64_t needs)

@@ -130,7 +130,7 @@ typedef struct k2m_io {
     k2_log *log;
     k2_loop *loop;
     k2_journal *journal;
-    k2_journal_batch *writing; /* sealed, not yet given to the disk */
+    k2_journal_batch *writing; /* the writer's */
     bool write_busy, fault_told;
     k2m_phase phase_told; /* the last that the log has */
     char *checkpoints_dir;

@@ -75,7 +75,5 @@ void k2m_latest_write(k2m_io *io, uint64_t number)
 {
     job *j = k2_alloc(sizeof *j);
     *j = (job){.io = io, .dir = k2_strdup(io->checkpoints_dir), .number = number, .kept = io->run->config.run_checkpoints_kept};
-    if (k2_loop_work(io->loop, work, done, j) == K2_OK) return;
-    work(j); /* the pool is full: do it here */
-    done(j);
+    k2_loop_work_surely(io->loop, work, done, j);
 }

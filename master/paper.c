@@ -27,9 +27,8 @@ struct k2m_paper {
     k2_tb *tb;
     int fd;
     sheet sheets[2];
-    sheet *filling, *writing; /* the loop's; the pool's while busy */
-    bool busy, written;       /* one is at the pool; it has been there */
-    bool dropped;
+    sheet *filling, *writing;       /* the loop's; the pool's while busy */
+    bool busy, dropped;             /* busy: one is at the pool */
     k2_error lines_error, tb_error; /* the pool's while busy: of the last write */
     bool lines_told, tb_told;
 };
@@ -61,7 +60,6 @@ static void work(void *arg)
     for (uint32_t i = 0; i < s->count; i++)
         k2_tb_scalar(p->tb, s->scalars[i].tag, (int64_t)s->scalars[i].step, s->scalars[i].value, s->scalars[i].wall_s);
     (void)k2_tb_flush(p->tb, &p->tb_error);
-    p->written = true;
 }
 
 /* ---- the loop -------------------------------------------------------------------------------------------------------- */
@@ -79,38 +77,24 @@ static void empty(sheet *s)
     s->count = 0;
 }
 
-static void finish(k2m_paper *p)
+static void done(void *arg)
 {
+    k2m_paper *p = arg;
     p->busy = false;
     tell(p, &p->lines_error, &p->lines_told);
     tell(p, &p->tb_error, &p->tb_told);
     empty(p->writing);
-}
-
-static void done(void *arg)
-{
-    k2m_paper *p = arg;
-    if (!p->written) return; /* the loop ends and did not run it: k2m_paper_close does */
-    finish(p);
-    if (!k2_loop_ending(p->loop)) k2m_paper_send(p);
-}
-
-static void swap(k2m_paper *p)
-{
-    sheet *s = p->filling;
-    p->filling = p->writing;
-    p->writing = s;
-    p->written = false;
-    p->busy = true;
+    k2m_paper_send(p);
 }
 
 void k2m_paper_send(k2m_paper *p)
 {
     if (p->busy || (p->filling->lines.len == 0 && p->filling->count == 0)) return;
-    swap(p);
-    if (k2_loop_work(p->loop, work, done, p) == K2_OK) return;
-    work(p); /* the pool is full: wait for the disk here */
-    finish(p);
+    sheet *s = p->filling;
+    p->filling = p->writing;
+    p->writing = s;
+    p->busy = true;
+    k2_loop_work_surely(p->loop, work, done, p);
 }
 
 static void drop(k2m_paper *p, const char *what)
@@ -168,15 +152,7 @@ k2_code k2m_paper_open(const char *run_dir, const char *config_json, k2_loop *lo
 void k2m_paper_close(k2m_paper *p)
 {
     if (!p) return;
-    if (p->busy && !p->written) {
-        work(p);
-        finish(p);
-    }
-    if (p->filling->lines.len || p->filling->count) {
-        swap(p);
-        work(p);
-        finish(p);
-    }
+    K2_ASSERT(!p->busy);
     k2_tb_close(p->tb);
     if (p->fd >= 0) close(p->fd);
     for (size_t i = 0; i < K2_COUNT(p->sheets); i++) {

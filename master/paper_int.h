@@ -23,7 +23,7 @@ void k2m_paper_line(k2m_paper *p, const char *line, size_t n);
 void k2m_paper_scalar(k2m_paper *p, const char *group, const char *name, uint64_t step, double value);
 /* To the disk with what has been reported so far. */
 void k2m_paper_send(k2m_paper *p);
-/* After k2_loop_free: writes here what the pool has not. NULL is fine. */
+/* After k2_loop_free, which has brought to the disk what was sent. NULL is fine. */
 void k2m_paper_close(k2m_paper *p);
 
 #endif

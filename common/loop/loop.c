@@ -25,6 +25,7 @@ typedef struct work {
     void (*run)(void *arg);
     void (*done)(void *arg);
     void *arg;
+    bool surely;
 } work;
 
 #define END_ROUNDS_MAX 100000u /* turns of the loop in k2_loop_free: more means that callbacks keep starting new things */
@@ -257,24 +258,36 @@ static void work_run(uv_work_t *uv)
 
 static void work_done(uv_work_t *uv, int status)
 {
-    (void)status;
     work *w = uv->data;
     k2i_link_remove(&w->link);
     w->loop->works_n--;
+    if (status == UV_ECANCELED && w->surely) w->run(w->arg);
     if (w->done) w->done(w->arg);
     k2_free(w);
 }
 
-k2_code k2_loop_work(k2_loop *loop, void (*run)(void *arg), void (*done)(void *arg), void *arg)
+static k2_code work_queue(k2_loop *loop, const work *what)
 {
     if (loop->works_n == K2_WORK_MAX || loop->ending) return K2_FULL;
     work *w = k2_alloc(sizeof *w);
-    *w = (work){.loop = loop, .run = run, .done = done, .arg = arg};
+    *w = *what;
     w->uv.data = w;
     must(uv_queue_work(&loop->uv, &w->uv, work_run, work_done));
     k2i_link_push(&loop->works, &w->link);
     loop->works_n++;
     return K2_OK;
+}
+
+k2_code k2_loop_work(k2_loop *loop, void (*run)(void *arg), void (*done)(void *arg), void *arg)
+{
+    return work_queue(loop, &(work){.loop = loop, .run = run, .done = done, .arg = arg});
+}
+
+void k2_loop_work_surely(k2_loop *loop, void (*run)(void *arg), void (*done)(void *arg), void *arg)
+{
+    if (work_queue(loop, &(work){.loop = loop, .run = run, .done = done, .arg = arg, .surely = true}) == K2_OK) return;
+    run(arg);
+    if (done) done(arg);
 }
 
 /* ---- signals ---------------------------------------------------------------------------------------------------- */

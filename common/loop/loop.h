@@ -4,9 +4,9 @@
  * of a child); a `k2_listener` makes conns; a `k2_timer` and a `k2_child` are what they are called.
  *
  * One lifetime rule: every promised last callback (a conn's on_close, a work's done, a posted function, a child's on_exit)
- * comes exactly once, on the loop thread, never from inside the call that asked for it, and at the latest inside
- * k2_loop_free - which is why k2_loop_free comes before the memory of those who wait for callbacks is released, and why they
- * close their conns and stop their timers before it, or in those last callbacks. A child that still runs when the loop is
+ * comes exactly once, on the loop thread, never from inside the call that asked for it (save a sure work's), and at the latest
+ * inside k2_loop_free - which is why k2_loop_free comes before the memory of those who wait for callbacks is released, and why
+ * they close their conns and stop their timers before it, or in those last callbacks. A child that still runs when the loop is
  * freed is killed and waited for; its on_exit comes like the others.
  *
  * Threads: everything is for the loop's own thread, except k2_loop_post and k2_loop_stop. Nothing here blocks, except
@@ -43,7 +43,7 @@ void k2_loop_run(k2_loop *loop);
  * then returns at once. */
 void k2_loop_stop(k2_loop *loop);
 /* Close what is left, deliver the last callbacks (see the lifetime rule), release. Works that have not begun are not run,
- * their done comes all the same; a work that runs is waited for. NULL is fine. */
+ * except sure ones; their done comes all the same; a work that runs is waited for. NULL is fine. */
 void k2_loop_free(k2_loop *loop);
 /* True from the moment k2_loop_free began: what a last callback looks at before it starts anything new. */
 bool k2_loop_ending(const k2_loop *loop);
@@ -84,6 +84,9 @@ k2_code k2_loop_post(k2_loop *loop, void (*fn)(void *arg), void *arg);
  *          look-ups use it too. A long step (training, a pull of weights) is one work.
  */
 k2_code k2_loop_work(k2_loop *loop, void (*work)(void *arg), void (*done)(void *arg), void *arg);
+/* The same for what must not be left out, such as a write: one that has not begun when k2_loop_free comes runs there, on the
+ * loop's thread; where FULL would be the answer, work and done run before this returns. */
+void k2_loop_work_surely(k2_loop *loop, void (*work)(void *arg), void (*done)(void *arg), void *arg);
 
 /* ---- byte streams ------------------------------------------------------------------------------------------------ */
 

@@ -68,7 +68,9 @@ static bool name_ok(const char *s)
     return true;
 }
 
-static k2_metric *make(k2_metrics *m, kind k, const char *name, const char *labels, const char *help)
+/* Whole before any other thread can find it. */
+static k2_metric *make(k2_metrics *m, kind k, const char *name, const char *labels, const char *help, const double *bounds,
+                       size_t bound_count)
 {
     K2_ASSERT(name_ok(name));
     k2_metric *found = NULL;
@@ -85,6 +87,8 @@ static k2_metric *make(k2_metrics *m, kind k, const char *name, const char *labe
         found->name = k2_strdup(name);
         found->labels = k2_strdup(labels);
         found->help = k2_strdup(help);
+        for (size_t i = 0; i < bound_count; i++) found->bounds[i] = bounds[i];
+        found->bound_count = bound_count;
         m->list[m->count++] = found;
     }
     pthread_mutex_unlock(&m->lock);
@@ -93,12 +97,12 @@ static k2_metric *make(k2_metrics *m, kind k, const char *name, const char *labe
 
 k2_metric *k2_metrics_counter(k2_metrics *m, const char *name, const char *labels, const char *help)
 {
-    return make(m, COUNTER, name, labels, help);
+    return make(m, COUNTER, name, labels, help, NULL, 0);
 }
 
 k2_metric *k2_metrics_gauge(k2_metrics *m, const char *name, const char *labels, const char *help)
 {
-    return make(m, GAUGE, name, labels, help);
+    return make(m, GAUGE, name, labels, help, NULL, 0);
 }
 
 k2_metric *k2_metrics_histogram(k2_metrics *m, const char *name, const char *labels, const char *help, const double *bounds,
@@ -106,12 +110,7 @@ k2_metric *k2_metrics_histogram(k2_metrics *m, const char *name, const char *lab
 {
     K2_ASSERT(count >= 1 && count <= K2_METRICS_BOUNDS_MAX);
     for (size_t i = 1; i < count; i++) K2_ASSERT(bounds[i - 1] < bounds[i]);
-    k2_metric *h = make(m, HISTOGRAM, name, labels, help);
-    if (h->bound_count == 0) {
-        memcpy(h->bounds, bounds, count * sizeof *bounds);
-        h->bound_count = count;
-    }
-    return h;
+    return make(m, HISTOGRAM, name, labels, help, bounds, count);
 }
 
 static void add(_Atomic uint64_t *bits, double v)

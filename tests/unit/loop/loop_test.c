@@ -263,6 +263,31 @@ static void free_ends_works_and_each_done_comes_once(void **state)
     k2_free(jobs);
 }
 
+static void free_runs_sure_works_that_have_not_begun(void **state)
+{
+    (void)state;
+    bench b;
+    setup(&b);
+    job *jobs = k2_alloc_array(K2_WORK_MAX, sizeof *jobs);
+    pthread_mutex_lock(&gate);
+    for (unsigned i = 0; i < K2_WORK_MAX; i++) {
+        jobs[i] = (job){.b = &b, .loop_thread = pthread_self()};
+        if (i + 1 < K2_WORK_MAX)
+            assert_int_equal(k2_loop_work(b.loop, job_wait, job_done, &jobs[i]), K2_OK);
+        else
+            k2_loop_work_surely(b.loop, job_run, job_done, &jobs[i]);
+    }
+    const job *last = &jobs[K2_WORK_MAX - 1];
+    assert_false(last->ran || last->done);
+    job full = {.b = &b, .loop_thread = pthread_self()};
+    k2_loop_work_surely(b.loop, job_run, job_done, &full);
+    assert_true(full.ran && full.done && !full.elsewhere);
+    k2_loop_post(b.loop, open_gate, NULL);
+    teardown(&b);
+    assert_true(last->ran && last->done && !last->elsewhere);
+    k2_free(jobs);
+}
+
 /* ---- signals and the end ----------------------------------------------------------------------------------------- */
 
 static void on_signal(void *arg, int signum)
@@ -331,6 +356,7 @@ int main(void)
         cmocka_unit_test(a_full_inbox_says_so),
         cmocka_unit_test(work_runs_elsewhere_and_is_done_here),
         cmocka_unit_test(free_ends_works_and_each_done_comes_once),
+        cmocka_unit_test(free_runs_sure_works_that_have_not_begun),
         cmocka_unit_test(signals_arrive_on_the_loop),
         cmocka_unit_test(free_takes_what_was_left),
     };

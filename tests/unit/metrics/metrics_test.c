@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -82,8 +83,45 @@ static void threads(void **state)
     k2_metrics_free(m);
 }
 
+static void *find_and_observe(void *arg)
+{
+    static const double bounds[] = {1, 2, 3, 4, 5, 6, 7, 8};
+    char labels[16];
+    for (int i = 0; i < 100; i++) {
+        snprintf(labels, sizeof labels, "i=\"%d\"", i);
+        k2_metric_observe(k2_metrics_histogram(arg, "c", labels, "", bounds, K2_COUNT(bounds)), 4.5);
+    }
+    return NULL;
+}
+
+/* Whoever finds a histogram that another thread has just made finds its bounds, too. */
+static void threads_make_the_same(void **state)
+{
+    (void)state;
+    k2_metrics *m = k2_metrics_new();
+    pthread_t t[3];
+    for (int i = 0; i < 3; i++) assert_int_equal(pthread_create(&t[i], NULL, find_and_observe, m), 0);
+    k2_buf out;
+    k2_buf_init(&out, 1 << 20);
+    for (int i = 0; i < 20; i++) {
+        k2_buf_clear(&out);
+        assert_true(k2_metrics_text(m, &out));
+    }
+    for (int i = 0; i < 3; i++) pthread_join(t[i], NULL);
+    k2_buf_clear(&out);
+    assert_true(k2_metrics_text(m, &out));
+    const char *at = out.data;
+    for (int i = 0; i < 100; i++) {
+        assert_non_null(at = strstr(at, ",le=\"4\"} 0\n"));
+        assert_non_null(at = strstr(at, ",le=\"5\"} 3\n"));
+    }
+    k2_buf_fini(&out);
+    k2_metrics_free(m);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(text), cmocka_unit_test(threads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(text), cmocka_unit_test(threads),
+                                       cmocka_unit_test(threads_make_the_same)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
