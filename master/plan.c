@@ -80,7 +80,7 @@ void k2m_plan_make(const k2m_run *r, k2m_plan *out)
     bool pretrain = strcmp(c->mode, "pretrain") == 0;
     *out = (k2m_plan){.machine_bytes = machine_bytes()};
     count_params(&r->dims, out);
-    uint64_t vector = out->params * sizeof(float), model = k2_model_bytes(&r->dims);
+    uint64_t vector = out->params * sizeof(float), model = k2_model_bytes(&r->dims, k2_compute_find(c->model_compute, false));
     out->trainer_bytes = K2_BUDGET_PROCESS_BYTES + k2_budget_trainer(c, &r->dims, (uint32_t)c->trainer_ranks).total;
     out->master_bytes = master_bytes(r);
     if (!pretrain) {

@@ -42,6 +42,7 @@ typedef struct k2i_job {
 typedef struct k2i_engine_plan {
     k2i_core_config core;
     uint32_t threads;
+    k2_compute compute; /* of the models that it is given */
 } k2i_engine_plan;
 
 /* One set of weights; the engine owns the model that it holds. */

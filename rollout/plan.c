@@ -40,6 +40,7 @@ k2_code k2i_plan_engine(const k2_config *config, const k2_dims *dims, uint32_t w
     if (threads == 0) threads = K2_MIN(K2_MAX(1u, cores / K2_MAX(1u, workers)), threads_worth(dims, config->rollout_batch_max));
     *out = (k2i_engine_plan){
         .threads = (uint32_t)K2_MIN(threads, K2_TEAM_THREADS_MAX),
+        .compute = k2_compute_find(config->model_compute, false),
         .core = {.batch_max = (uint32_t)config->rollout_batch_max,
                  .prefill_chunk = (uint32_t)config->rollout_prefill_chunk,
                  .requests_max = (uint32_t)(config->rollout_queue_max + config->rollout_batch_max),
@@ -66,7 +67,7 @@ static uint64_t segment_bytes(const k2_dims *dims)
 
 uint64_t k2i_plan_bytes(const k2i_engine_plan *plan, const k2_dims *dims, uint32_t models, bool segments)
 {
-    uint64_t each = (uint64_t)k2_model_bytes(dims) + (segments ? segment_bytes(dims) : 0);
+    uint64_t each = (uint64_t)k2_model_bytes(dims, plan->compute) + (segments ? segment_bytes(dims) : 0);
     return each * models + k2i_engine_bytes(plan, dims);
 }
 

@@ -209,25 +209,26 @@ int k2_rollout_repeat_prompt(const char *dir, const k2_quarantine_note *note, co
 {
     repeat r = {.note = note};
     k2_error err = {0};
-    char settings[SETTINGS][64], *tokenizer[3] = {NULL};
-    const char *argv[8 + SETTINGS + K2_COUNT(tokenizer)] = {"/proc/self/exe", "rollout",  "--model",
-                                                            model_dir,        "--listen", "127.0.0.1:0"};
+    char settings[SETTINGS][64], *texts[4] = {NULL};
+    const char *argv[8 + SETTINGS + K2_COUNT(texts)] = {"/proc/self/exe", "rollout",  "--model",
+                                                        model_dir,        "--listen", "127.0.0.1:0"};
     k2_code code = config_of(dir, &r.config, &err);
     if (code == K2_OK) code = read_in(dir, "request.json", &r.body, &r.body_len, &err);
     if (code == K2_OK) {
         settings_of(&r.config, settings);
         for (size_t i = 0; i < SETTINGS; i++) argv[6 + i] = settings[i];
-        tokenizer[0] = k2_asprintf("--set=tokenizer.kind=%s", r.config.tokenizer_kind);
-        tokenizer[1] = k2_asprintf("--set=tokenizer.path=%s", r.config.tokenizer_path);
-        tokenizer[2] = k2_asprintf("--set=tokenizer.pattern=%s", r.config.tokenizer_pattern);
-        for (size_t i = 0; i < K2_COUNT(tokenizer); i++) argv[6 + SETTINGS + i] = tokenizer[i];
+        texts[0] = k2_asprintf("--set=tokenizer.kind=%s", r.config.tokenizer_kind);
+        texts[1] = k2_asprintf("--set=tokenizer.path=%s", r.config.tokenizer_path);
+        texts[2] = k2_asprintf("--set=tokenizer.pattern=%s", r.config.tokenizer_pattern);
+        texts[3] = k2_asprintf("--set=model.compute=%s", r.config.model_compute);
+        for (size_t i = 0; i < K2_COUNT(texts); i++) argv[6 + SETTINGS + i] = texts[i];
         code = run(&r, argv, &err);
     }
     if (code == K2_OK && !r.asked && !r.late)
         code = k2_error_set(&err, K2_BAD_INPUT, "%s: the engine did not start: %s", dir, r.dead ? "see above" : r.how);
     if (code == K2_OK) describe(&r);
     k2_free(r.body);
-    for (size_t i = 0; i < K2_COUNT(tokenizer); i++) k2_free(tokenizer[i]);
+    for (size_t i = 0; i < K2_COUNT(texts); i++) k2_free(texts[i]);
     return code == K2_OK ? tell(&r, r.dead, json) : refuse(&err);
 }
 

@@ -35,6 +35,7 @@ typedef struct pull_work {
     atomic_bool cancel;
     k2_model *model; /* NULL: the thread makes it */
     k2_dims dims;
+    k2_compute compute;
     uint32_t threads;
     uint64_t version;
     k2i_pulled result;
@@ -83,7 +84,7 @@ static void pull_run(void *arg)
     p->err.code = K2_OK;
     k2_flight_thread("pull");
     uint32_t span = k2_flight_begin(K2_FLIGHT_PULL, p->version, K2_FLIGHT_NONE, p->pull.source_count, K2_FLIGHT_NONE);
-    if (!p->model) p->model = k2_model_new(&p->dims, p->threads, &p->err);
+    if (!p->model) p->model = k2_model_new(&p->dims, p->compute, p->threads, &p->err);
     p->pull.model = p->model;
     if (p->model) k2i_pull_run(&p->pull, &p->result, &p->err);
     k2_flight_end_with(span, 3, p->err.code);
@@ -141,6 +142,7 @@ static void pull_begin(worker *w, const k2i_action *a)
                          .log = w->log};
     p->model = w->staging;
     p->dims = w->dims;
+    p->compute = w->plan.compute;
     p->threads = w->plan.threads;
     p->version = a->version;
     w->staging = NULL;
@@ -327,7 +329,7 @@ static k2_code build(worker *w, k2_error *err)
                                  .retries = (uint32_t)w->config.xfer_retries};
     code = k2_xfer_open(&xfer, &w->xfer, err);
     if (code != K2_OK) return code;
-    w->staging = k2_model_new(&w->dims, w->plan.threads, err);
+    w->staging = k2_model_new(&w->dims, w->plan.compute, w->plan.threads, err);
     if (!w->staging) return err->code;
     w->engine = k2i_engine_new(w->loop, &w->plan, &w->dims, &(k2i_weights){0});
     w->rewarder = k2i_rewarder_new(w->loop, &w->config, w->log);

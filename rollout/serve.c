@@ -67,7 +67,7 @@ static k2_code load(alone *a, const k2i_options *o, k2_error *err)
     code = k2i_plan_engine(&o->config, &a->dims, 1, (uint32_t)K2_MAX(1L, cores), &a->plan, err);
     if (code == K2_OK) code = k2i_plan_check(&a->plan, &a->dims, 1, false, k2i_memory_available(), err);
     if (code != K2_OK) return code;
-    a->model = k2_model_new(&a->dims, a->plan.threads, err);
+    a->model = k2_model_new(&a->dims, a->plan.compute, a->plan.threads, err);
     if (!a->model) return err->code;
     size_t count;
     k2_weights_slot *slots = k2i_model_slots(a->model, &count);

@@ -48,7 +48,7 @@ static void ranges_make(k2i_learner *l)
 static k2_code replica_open(k2i_replica *r, const k2i_learner *l, uint32_t threads, k2_error *err)
 {
     uint32_t n = l->config.micro_tokens;
-    r->model = k2_model_new(&l->config.dims, threads, err);
+    r->model = k2_model_new(&l->config.dims, l->config.compute, threads, err);
     if (!r->model) return err->code;
     k2_arena_init(&r->arena, k2_model_train_bytes(&l->config.dims, threads, n, l->config.recompute));
     r->tokens = k2_alloc_array(n, sizeof(int32_t));

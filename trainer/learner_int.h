@@ -27,6 +27,7 @@
 
 typedef struct k2i_learner_config {
     k2_dims dims;
+    k2_compute compute;    /* F32 or BF16: the backward is needed */
     uint32_t threads;      /* of this rank, >= 1 */
     uint32_t lanes;        /* of all ranks: a multiple of the ranks of `coll` */
     uint32_t micro_tokens; /* most tokens of one micro-batch */

@@ -102,6 +102,7 @@ void k2i_work_save(k2i_work *w, const char *dir, uint64_t step, k2i_result *out)
 k2i_learner_config k2i_learner_config_of(const k2_config *config, const k2_dims *dims)
 {
     return (k2i_learner_config){.dims = *dims,
+                                .compute = k2_compute_find(config->model_compute, true),
                                 .threads = k2_budget_trainer_threads(config),
                                 .lanes = (uint32_t)config->trainer_grad_lanes,
                                 .micro_tokens = (uint32_t)config->trainer_micro_tokens,

@@ -55,7 +55,7 @@ k2_budget k2_budget_trainer(const k2_config *config, const k2_dims *dims, uint32
     uint32_t replicas = k2_budget_replicas(l->floats, threads, lanes);
     size_t micro = (size_t)config->trainer_micro_tokens;
     uint64_t acts = k2_model_train_bytes(dims, threads / replicas, micro, k2_recompute_find(config->trainer_recompute));
-    k2_budget b = {.models = replicas * (uint64_t)k2_model_bytes(dims),
+    k2_budget b = {.models = replicas * (uint64_t)k2_model_bytes(dims, k2_compute_find(config->model_compute, true)),
                    .acts = replicas * (acts + TOKEN_BYTES * micro),
                    .gradients = lanes * vector + shard,
                    .moments = 2 * shard,

@@ -27,6 +27,9 @@
     STR(model_config, "model.config", "", SAME, "Hugging Face config.json with the sizes of a new model")                        \
     STR(model_dir, "model.dir", "", SAME, "Hugging Face model directory to start from, instead of a new model")                  \
     F64(model_init_std, "model.init_std", 0.02, 0, 10, SAME, "standard deviation of new weights")                                \
+    ENUM(model_compute, "model.compute", "f32", "f32|bf16", SAME,                                                                \
+         "what trainer and engine multiply matrices in; with bf16 operands are rounded to it, sums and the weights that are "    \
+         "trained stay f32")                                                                                                     \
     ENUM(tokenizer_kind, "tokenizer.kind", "byte", "byte|tiktoken|json|auto", SAME,                                              \
          "byte: no file; tiktoken: tiktoken.model or another file of ranks; json: tokenizer.json; auto: what tokenizer.path holds") \
     STR(tokenizer_path, "tokenizer.path", "", SAME,                                                                              \

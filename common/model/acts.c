@@ -81,7 +81,7 @@ static size_t block_rows(uint32_t threads, size_t rows)
 
 static size_t logits_rows(const k2_dims *d, size_t block)
 {
-    size_t rows = K2I_LOGITS_FLOATS / d->vocab_size;
+    size_t rows = K2I_LOGITS_FLOATS / d->vocab_size / 8 * 8; /* even: in bf16 a weight's gradient takes rows in pairs */
     return K2_MAX((size_t)8, K2_MIN(rows, block));
 }
 

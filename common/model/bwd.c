@@ -20,6 +20,7 @@ k2i_job *k2i_job_weight(k2i_jobs *jobs, float *dw, size_t n, size_t k, size_t ro
                             .b = x,
                             .ldb = ldx,
                             .b_form = K2_B_KN,
+                            .bf16 = jobs->bf16,
                             .c = dw,
                             .ldc = k,
                             .accumulate = true}};
@@ -109,7 +110,7 @@ void k2i_phase(k2i_back *b, void (*rows_fn)(k2i_back *b, size_t t, size_t n, k2i
     for (size_t t = 0; t < b->p->rows; t += step) {
         size_t n = K2_MIN(step, b->p->rows - t);
         if (step != b->p->rows) rows_fn(b, t, n, &b->p->scratch[0]);
-        k2i_jobs jobs = {.count = 0};
+        k2i_jobs jobs = {.bf16 = m->compute != K2_COMPUTE_F32};
         jobs_fn(b, t, n, &jobs);
         k2i_jobs_run(m, &jobs);
     }
@@ -143,7 +144,7 @@ static void head_task(void *arg, size_t task, uint32_t member)
         k2_softmax soft = k2_kern_softmax_row(logits + i * V, V);
         k2_kern_softmax_bwd(logits + i * V, V, &soft, (size_t)acts->batch.targets[rows[i]], h->dlogp[rows[i]]);
     }
-    k2i_linear_bwd(m->params + m->off_head, V, D, n, logits, V, dh, D, false);
+    k2i_linear_bwd(m->back_head, V, D, n, logits, V, dh, D, false);
     k2_kern_rmsnorm_bwd(&(k2_rmsnorm_bwd){.rows = n,
                                           .width = D,
                                           .x = x,
@@ -167,7 +168,7 @@ void k2i_head_bwd(k2_model_acts *acts, const float *dlogp)
         size_t count = K2_MIN(threads * step, acts->rows_count - first);
         head_arg h = {.acts = acts, .dlogp = dlogp, .first = first, .count = count};
         k2_kern_team_run(m->team, (count + step - 1) / step, head_task, &h);
-        k2i_jobs jobs = {.count = 0};
+        k2i_jobs jobs = {.bf16 = m->compute != K2_COMPUTE_F32};
         k2i_job_weight(&jobs, g->flat + m->off_head, V, D, count, g->logits, V, g->head_h + first * D, D);
         k2i_jobs_run(m, &jobs);
     }

@@ -15,12 +15,12 @@ static void out_rows(k2i_back *b, size_t t, size_t n, k2i_scratch *s)
     (void)s;
     const k2_model *m = b->p->m;
     const k2i_layer *l = layer_of(b);
-    size_t H = m->attn.heads, C = m->attn.latent, U = m->d.v_head_dim, N = m->d.qk_nope_head_dim, D = m->d.hidden_size;
+    size_t H = m->attn.heads, C = m->attn.latent, U = m->d.v_head_dim, D = m->d.hidden_size;
     float *d_o = b->g->d_o + t * H * U, *d_olat = b->g->d_olat + t * H * C;
-    k2i_linear_bwd(m->params + l->off[K2I_W_o], D, H * U, n, b->g->dx + t * D, D, d_o, H * U, false);
+    k2i_linear_bwd(l->back[K2I_W_o], D, H * U, n, b->g->dx + t * D, D, d_o, H * U, false);
     for (size_t h = 0; h < H; h++) {
-        const float *uv = m->params + l->off[K2I_W_kv_b] + (h * (N + U) + N) * C;
-        k2i_linear_bwd(uv, U, C, n, d_o + h * U, H * U, d_olat + h * C, H * C, false);
+        k2i_linear_bwd(k2i_matrix_at(l->uv_back, h * m->uv_back_stride), U, C, n, d_o + h * U, H * U, d_olat + h * C, H * C,
+                       false);
     }
 }
 
@@ -66,7 +66,7 @@ static void unabsorb(k2i_back *b, size_t t, size_t n)
     size_t wq = m->width_q;
     float *d_q = b->g->d_q + t * wq, *d_qcat = b->g->d_qcat + t * H * W;
     for (size_t h = 0; h < H; h++) {
-        k2i_linear(layer_of(b)->uk_nk + h * m->ukt_stride, N, C, n, d_qcat + h * W, H * W, d_q + h * (N + R), wq);
+        k2i_linear(k2i_matrix_at(layer_of(b)->uk_nk, h * m->ukt_stride), N, C, n, d_qcat + h * W, H * W, d_q + h * (N + R), wq);
     }
     for (size_t i = 0; i < n; i++) {
         float *row = d_q + i * wq;
@@ -137,12 +137,12 @@ static void in_rows(k2i_back *b, size_t t, size_t n, k2i_scratch *s)
     float *dh = b->g->dh + t * D, *d_kva = b->g->d_kva + t * wkv;
     unabsorb(b, t, n);
     if (Q) {
-        k2i_linear_bwd(m->params + l->off[K2I_W_q_b], wq, Q, n, b->g->d_q + t * wq, wq, b->g->d_qan + t * Q, Q, false);
+        k2i_linear_bwd(l->back[K2I_W_q_b], wq, Q, n, b->g->d_q + t * wq, wq, b->g->d_qan + t * Q, Q, false);
         k2_rmsnorm_bwd norm = q_norm(b, t, n);
         k2_kern_rmsnorm_bwd(&norm);
-        k2i_linear_bwd(m->params + l->off[K2I_W_q_a], Q, D, n, b->g->d_qa + t * Q, Q, dh, D, false);
+        k2i_linear_bwd(l->back[K2I_W_q_a], Q, D, n, b->g->d_qa + t * Q, Q, dh, D, false);
     } else {
-        k2i_linear_bwd(m->params + l->off[K2I_W_q], wq, D, n, b->g->d_q + t * wq, wq, dh, D, false);
+        k2i_linear_bwd(l->back[K2I_W_q], wq, D, n, b->g->d_q + t * wq, wq, dh, D, false);
     }
     k2_rmsnorm_bwd norm = kv_norm(b, t, n);
     k2_kern_rmsnorm_bwd(&norm);
@@ -150,7 +150,7 @@ static void in_rows(k2i_back *b, size_t t, size_t n, k2i_scratch *s)
         memcpy(d_kva + i * wkv + C, b->g->d_key + (t + i) * W + C, R * sizeof(float));
         k2_kern_rope(d_kva + i * wkv + C, 1, wkv, R, m->rope + (size_t)b->p->position[t + i] * R, true);
     }
-    k2i_linear_bwd(m->params + l->off[K2I_W_kv_a], wkv, D, n, d_kva, wkv, dh, D, true);
+    k2i_linear_bwd(l->back[K2I_W_kv_a], wkv, D, n, d_kva, wkv, dh, D, true);
     norm = input_norm(b, t, n);
     k2_kern_rmsnorm_bwd(&norm);
 }

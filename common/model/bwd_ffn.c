@@ -28,10 +28,10 @@ static void rows_through(k2i_back *b, size_t t, size_t n, k2i_scratch *s, bool a
     k2i_acts *a = b->p->a;
     size_t D = m->d.hidden_size, width = row_ffn(b, id);
     float *dh = b->g->dh + t * D, *gate = a->gate + t * width, *up = a->up + t * width;
-    k2i_linear_bwd(m->params + l->off[id[2]], D, width, n, b->g->dx + t * D, D, s->wide, width, false);
+    k2i_linear_bwd(l->back[id[2]], D, width, n, b->g->dx + t * D, D, s->wide, width, false);
     k2_kern_swiglu_bwd(n * width, gate, up, s->wide, gate, up);
-    k2i_linear_bwd(m->params + l->off[id[0]], width, D, n, gate, width, dh, D, add);
-    k2i_linear_bwd(m->params + l->off[id[1]], width, D, n, up, width, dh, D, true);
+    k2i_linear_bwd(l->back[id[0]], width, D, n, gate, width, dh, D, add);
+    k2i_linear_bwd(l->back[id[1]], width, D, n, up, width, dh, D, true);
 }
 
 static void through_jobs(k2i_back *b, size_t t, size_t n, k2i_jobs *jobs)
@@ -83,7 +83,7 @@ static void moe_rows(k2i_back *b, size_t t, size_t n, k2i_scratch *s)
     }
     k2_kern_route_bwd(&m->router, n, a->scores + t * E, a->index + t * K, d_weight, d_scores);
     if (b->balance_weight > 0) balance_rows(b, t, n, s);
-    k2i_linear_bwd(m->params + layer_of(b)->off[K2I_W_router], E, D, n, d_scores, E, b->g->dh + t * D, D, false);
+    k2i_linear_bwd(layer_of(b)->back[K2I_W_router], E, D, n, d_scores, E, b->g->dh + t * D, D, false);
     if (m->width_shared) rows_through(b, t, n, s, true);
 }
 
@@ -91,8 +91,9 @@ static void moe_jobs(k2i_back *b, size_t t, size_t n, k2i_jobs *jobs)
 {
     const k2_model *m = b->p->m;
     size_t D = m->d.hidden_size, E = m->d.n_routed_experts;
-    k2i_job_weight(jobs, b->g->flat + layer_of(b)->off[K2I_W_router], E, D, n, b->g->d_scores + t * E, E, b->p->a->h2 + t * D,
-                   D);
+    k2i_job *router = k2i_job_weight(jobs, b->g->flat + layer_of(b)->off[K2I_W_router], E, D, n, b->g->d_scores + t * E, E,
+                                     b->p->a->h2 + t * D, D);
+    router->gemm.bf16 = false;
     if (m->width_shared) through_jobs(b, t, n, jobs);
 }
 
@@ -103,18 +104,19 @@ static void expert_rows(k2i_back *b, size_t e, size_t from, size_t n, k2i_scratc
     const k2_model *m = b->p->m;
     const k2i_layer *l = layer_of(b);
     k2i_acts *a = b->p->a;
-    size_t D = m->d.hidden_size, F = m->d.moe_intermediate_size, K = m->d.num_experts_per_tok, at = e * l->expert_stride;
+    size_t D = m->d.hidden_size, F = m->d.moe_intermediate_size, K = m->d.num_experts_per_tok, at = e * l->expert_stride,
+           back = e * l->back_stride;
     float *x = s->rows_a, *dy = s->rows_b, *gate = a->e_gate + from * F, *up = a->e_up + from * F, *dx = a->e_out + from * D;
     for (size_t i = 0; i < n; i++) {
         size_t row = a->row_of[from + i];
         memcpy(x + i * D, a->h2 + row * D, D * sizeof(float));
         k2_kern_scale(D, a->weight[row * K + a->slot_of[from + i]], b->g->dx + row * D, dy + i * D);
     }
-    k2i_linear_bwd(m->params + l->off[K2I_W_expert_down] + at, D, F, n, dy, D, s->wide, F, false);
+    k2i_linear_bwd(k2i_matrix_at(l->back[K2I_W_expert_down], back), D, F, n, dy, D, s->wide, F, false);
     k2_kern_swiglu_bwd(n * F, gate, up, s->wide, gate, up);
-    k2i_linear_bwd(m->params + l->off[K2I_W_expert_gate] + at, F, D, n, gate, F, dx, D, false);
-    k2i_linear_bwd(m->params + l->off[K2I_W_expert_up] + at, F, D, n, up, F, dx, D, true);
-    k2i_jobs jobs = {.count = 0};
+    k2i_linear_bwd(k2i_matrix_at(l->back[K2I_W_expert_gate], back), F, D, n, gate, F, dx, D, false);
+    k2i_linear_bwd(k2i_matrix_at(l->back[K2I_W_expert_up], back), F, D, n, up, F, dx, D, true);
+    k2i_jobs jobs = {.bf16 = m->compute != K2_COMPUTE_F32};
     k2i_job_weight(&jobs, b->g->flat + l->off[K2I_W_expert_gate] + at, F, D, n, gate, F, x, D);
     k2i_job_weight(&jobs, b->g->flat + l->off[K2I_W_expert_up] + at, F, D, n, up, F, x, D);
     k2i_job_weight(&jobs, b->g->flat + l->off[K2I_W_expert_down] + at, D, F, n, dy, D, a->e_act + from * F, F);

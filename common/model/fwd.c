@@ -53,7 +53,8 @@ static void absorb_queries(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
     size_t W = m->attn.width, wq = m->width_q;
     const float *q = p->a->q + t * wq;
     float *qcat = p->a->qcat + t * H * W;
-    for (size_t h = 0; h < H; h++) k2i_linear(l->uk_kn + h * m->uk_stride, C, N, n, q + h * (N + R), wq, qcat + h * W, H * W);
+    for (size_t h = 0; h < H; h++)
+        k2i_linear(k2i_matrix_at(l->uk_kn, h * m->uk_stride), C, N, n, q + h * (N + R), wq, qcat + h * W, H * W);
     for (size_t i = 0; i < n; i++) {
         float *row = qcat + i * H * W;
         for (size_t h = 0; h < H; h++) {
@@ -118,7 +119,7 @@ static void values(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
     size_t H = m->attn.heads, C = m->attn.latent, U = m->d.v_head_dim;
     float *o = p->a->o + t * H * U;
     for (size_t h = 0; h < H; h++)
-        k2i_linear(l->uv_nk + h * m->uv_stride, U, C, n, p->a->o_lat + (t * H + h) * C, H * C, o + h * U, H * U);
+        k2i_linear(k2i_matrix_at(l->uv_nk, h * m->uv_stride), U, C, n, p->a->o_lat + (t * H + h) * C, H * C, o + h * U, H * U);
 }
 
 static void attention(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, k2i_scratch *s)
@@ -214,10 +215,10 @@ static void phase_experts(void *arg, size_t task, uint32_t member)
     size_t n = K2_MIN((size_t)K2I_ROWS, a->starts[e + 1] - from), panels = e * l->pack_stride;
     float *x = p->scratch[member].rows_a, *gate = a->e_gate + from * F, *up = a->e_up + from * F, *act = a->e_act + from * F;
     for (size_t i = 0; i < n; i++) memcpy(x + i * D, a->h2 + (size_t)a->row_of[from + i] * D, D * sizeof(float));
-    k2i_linear(l->pack[K2I_W_expert_gate] + panels, F, D, n, x, D, gate, F);
-    k2i_linear(l->pack[K2I_W_expert_up] + panels, F, D, n, x, D, up, F);
+    k2i_linear(k2i_matrix_at(l->pack[K2I_W_expert_gate], panels), F, D, n, x, D, gate, F);
+    k2i_linear(k2i_matrix_at(l->pack[K2I_W_expert_up], panels), F, D, n, x, D, up, F);
     k2_kern_swiglu_fwd(n * F, gate, up, act);
-    k2i_linear(l->pack[K2I_W_expert_down] + panels, D, F, n, act, F, a->e_out + from * D, D);
+    k2i_linear(k2i_matrix_at(l->pack[K2I_W_expert_down], panels), D, F, n, act, F, a->e_out + from * D, D);
 }
 
 /* x_next = x2 + (shared + w_1 y_1 + w_2 y_2 ...), choices best first: the order depends on the token alone. */

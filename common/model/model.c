@@ -3,33 +3,73 @@
 
 #include <string.h>
 
-/* Sizes of the panels of one head's half of kv_b. */
-static size_t uk_floats(const k2_dims *d)
+k2_compute k2_compute_find(const char *name, bool backward)
 {
-    return k2_kern_packed_floats(d->kv_lora_rank, d->qk_nope_head_dim);
-}
-static size_t ukt_floats(const k2_dims *d)
-{
-    return k2_kern_packed_floats(d->qk_nope_head_dim, d->kv_lora_rank);
-}
-static size_t uv_floats(const k2_dims *d)
-{
-    return k2_kern_packed_floats(d->v_head_dim, d->kv_lora_rank);
+    if (strcmp(name, "f32") == 0) return K2_COMPUTE_F32;
+    K2_ASSERT(strcmp(name, "bf16") == 0);
+    return backward ? K2_COMPUTE_BF16 : K2_COMPUTE_BF16_FORWARD;
 }
 
-/* Panels of a tensor for y = x W': all matrices but kv_b, and the output head. */
-static size_t param_panels(const k2_dims *d, const k2_param *p)
+/* ---- panels: taken one after the other from two memories, or only counted, so that sizes and use cannot drift apart */
+
+typedef struct panels {
+    float *f32; /* NULL: count */
+    uint16_t *bf16;
+    size_t floats, halves;
+} panels;
+
+static size_t panel_numbers(bool bf16, size_t n, size_t k)
 {
-    bool head = p->weight == K2I_W_lm_head || (p->weight == K2I_W_embed && d->tie_word_embeddings);
-    if (p->weight == K2I_W_kv_b || (p->kind != K2_KIND_MATRIX && !head)) return 0;
-    return k2_kern_packed_floats(p->shape.size[0], p->shape.size[1]);
+    return bf16 ? k2_kern_packed_bf16(n, k) : k2_kern_packed_floats(n, k);
 }
 
-static size_t panels_floats(const k2_dims *d, const k2_model_layout *l)
+/* `count` matrices W [n,k], for y = x W'. */
+static k2i_matrix take(panels *p, bool bf16, size_t count, size_t n, size_t k)
 {
-    size_t floats = d->num_hidden_layers * (size_t)d->num_attention_heads * (uk_floats(d) + ukt_floats(d) + uv_floats(d));
-    for (size_t i = 0; i < l->params_count; i++) floats += param_panels(d, &l->params[i]);
-    return floats;
+    k2i_matrix w = {0};
+    size_t numbers = count * panel_numbers(bf16, n, k);
+    if (bf16) {
+        if (p->bf16) w.bf16 = p->bf16 + p->halves;
+        p->halves += numbers;
+    } else {
+        if (p->f32) w.f32 = p->f32 + p->floats;
+        p->floats += numbers;
+    }
+    return w;
+}
+
+/* All matrices but kv_b, and the output head. In f32 the backward reads the parameters where they lie. */
+static k2i_bound take_param(panels *p, const k2_dims *d, k2_compute compute, const k2_param *param)
+{
+    k2i_bound b = {{0}, {0}};
+    bool head = param->weight == K2I_W_lm_head || (param->weight == K2I_W_embed && d->tie_word_embeddings);
+    bool bf16 = compute != K2_COMPUTE_F32 && param->weight != K2I_W_router;
+    size_t n = param->shape.size[0], k = param->shape.size[1];
+    if (param->weight == K2I_W_kv_b || (param->kind != K2_KIND_MATRIX && !head)) return b;
+    b.pack = take(p, bf16, 1, n, k);
+    if (bf16 && compute == K2_COMPUTE_BF16) b.back = take(p, true, 1, k, n);
+    return b;
+}
+
+/* kv_b of one layer, head after head. */
+static void take_absorbed(panels *p, const k2_dims *d, k2_compute compute, k2i_layer *l)
+{
+    bool bf16 = compute != K2_COMPUTE_F32;
+    size_t H = d->num_attention_heads, N = d->qk_nope_head_dim, U = d->v_head_dim, C = d->kv_lora_rank;
+    l->uk_kn = take(p, bf16, H, C, N);
+    l->uv_nk = take(p, bf16, H, U, C);
+    if (compute == K2_COMPUTE_BF16_FORWARD) return;
+    l->uk_nk = take(p, bf16, H, N, C);
+    if (bf16) l->uv_back = take(p, true, H, C, U);
+}
+
+static panels panels_count(const k2_dims *d, k2_compute compute, const k2_model_layout *l)
+{
+    panels p = {0};
+    k2i_layer none;
+    for (size_t i = 0; i < l->params_count; i++) take_param(&p, d, compute, &l->params[i]);
+    for (uint32_t i = 0; i < d->num_hidden_layers; i++) take_absorbed(&p, d, compute, &none);
+    return p;
 }
 
 static size_t rope_floats(const k2_dims *d)
@@ -37,42 +77,53 @@ static size_t rope_floats(const k2_dims *d)
     return (size_t)d->max_position_embeddings * d->qk_rope_head_dim;
 }
 
-size_t k2_model_bytes(const k2_dims *d)
+size_t k2_model_bytes(const k2_dims *d, k2_compute compute)
 {
     k2_model_layout *l = k2_model_layout_new(d);
-    size_t floats = l->floats + panels_floats(d, l) + rope_floats(d);
-    size_t bytes = floats * sizeof(float) + l->params_count * sizeof(k2_param) + d->num_hidden_layers * sizeof(k2i_layer);
+    panels p = panels_count(d, compute, l);
+    size_t bytes = (l->floats + p.floats + rope_floats(d)) * sizeof(float) + p.halves * sizeof(uint16_t) +
+                   l->params_count * (sizeof(k2_param) + sizeof(k2i_bound)) + d->num_hidden_layers * sizeof(k2i_layer);
     k2_model_layout_free(l);
     return bytes;
 }
 
-static void bind_param(k2_model *m, const k2_param *p, const float *panels)
+/* ---- birth and death */
+
+static size_t distance(k2i_matrix from, k2i_matrix to)
 {
+    return (size_t)(to.bf16 ? to.bf16 - from.bf16 : to.f32 - from.f32);
+}
+
+static void bind_param(k2_model *m, const k2_param *p, k2i_bound b)
+{
+    if (!b.back.bf16) b.back.f32 = m->params + p->offset;
     if (p->weight == K2I_W_final_norm) m->off_norm = p->offset;
     if (p->weight == K2I_W_embed) m->off_embed = p->offset;
     if (p->weight == K2I_W_lm_head || (p->weight == K2I_W_embed && m->d.tie_word_embeddings)) {
         m->off_head = p->offset;
-        m->pack_head = panels;
+        m->pack_head = b.pack;
+        m->back_head = b.back;
     }
     if (p->layer < 0) return;
     k2i_layer *l = &m->layers[p->layer];
     if (p->expert <= 0) {
         l->off[p->weight] = p->offset;
-        l->pack[p->weight] = param_panels(&m->d, p) ? panels : NULL;
+        l->pack[p->weight] = b.pack;
+        l->back[p->weight] = b.back;
     } else if (p->expert == 1 && p->weight == K2I_W_expert_gate) {
         l->expert_stride = p->offset - l->off[K2I_W_expert_gate];
-        l->pack_stride = (size_t)(panels - l->pack[K2I_W_expert_gate]);
+        l->pack_stride = distance(l->pack[K2I_W_expert_gate], b.pack);
+        l->back_stride = distance(l->back[K2I_W_expert_gate], b.back);
     }
 }
 
 static void bind(k2_model *m)
 {
-    float *at = m->panels;
-    m->panel_at = k2_alloc_array(m->layout->params_count, sizeof(size_t));
+    panels p = {.f32 = m->panels, .bf16 = m->panels_bf16};
+    m->bound = k2_alloc_array(m->layout->params_count, sizeof(*m->bound));
     for (size_t i = 0; i < m->layout->params_count; i++) {
-        m->panel_at[i] = (size_t)(at - m->panels);
-        bind_param(m, &m->layout->params[i], at);
-        at += param_panels(&m->d, &m->layout->params[i]);
+        m->bound[i] = take_param(&p, &m->d, m->compute, &m->layout->params[i]);
+        bind_param(m, &m->layout->params[i], m->bound[i]);
     }
     uint32_t moe = 0;
     for (uint32_t i = 0; i < m->d.num_hidden_layers; i++) {
@@ -80,22 +131,34 @@ static void bind(k2_model *m)
         l->moe = k2_dims_is_moe(&m->d, i);
         l->moe_index = moe;
         moe += l->moe;
-        l->uk_kn = at;
-        l->uk_nk = l->uk_kn + m->d.num_attention_heads * m->uk_stride;
-        l->uv_nk = l->uk_nk + m->d.num_attention_heads * m->ukt_stride;
-        at = l->uv_nk + m->d.num_attention_heads * m->uv_stride;
+        take_absorbed(&p, &m->d, m->compute, l);
+        if (!l->uv_back.bf16)
+            l->uv_back.f32 = m->params + l->off[K2I_W_kv_b] + (size_t)m->d.qk_nope_head_dim * m->d.kv_lora_rank;
     }
 }
 
-k2_model *k2_model_new(const k2_dims *dims, uint32_t threads, k2_error *err)
+static void strides(k2_model *m)
+{
+    bool bf16 = m->compute != K2_COMPUTE_F32;
+    size_t N = m->d.qk_nope_head_dim, U = m->d.v_head_dim, C = m->d.kv_lora_rank;
+    m->uk_stride = panel_numbers(bf16, C, N);
+    m->ukt_stride = panel_numbers(bf16, N, C);
+    m->uv_stride = panel_numbers(bf16, U, C);
+    m->uv_back_stride = bf16 ? panel_numbers(true, C, U) : (N + U) * C;
+}
+
+k2_model *k2_model_new(const k2_dims *dims, k2_compute compute, uint32_t threads, k2_error *err)
 {
     if (k2_dims_check(dims, err) != K2_OK) return NULL;
     k2_model *m = k2_alloc(sizeof(*m));
     const k2_dims *d = &m->d;
     m->d = *dims;
     m->layout = k2_model_layout_new(d);
+    m->compute = compute;
     m->params = k2_alloc_aligned(64, m->layout->floats * sizeof(float));
-    m->panels = k2_alloc_aligned(64, panels_floats(d, m->layout) * sizeof(float));
+    panels count = panels_count(d, compute, m->layout);
+    m->panels = k2_alloc_aligned(64, count.floats * sizeof(float));
+    m->panels_bf16 = k2_alloc_aligned(64, count.halves * sizeof(uint16_t));
     m->rope = k2_alloc_aligned(64, rope_floats(d) * sizeof(float));
     k2_kern_rope_table(d, d->max_position_embeddings, m->rope);
     m->layers = k2_alloc_array(d->num_hidden_layers, sizeof(k2i_layer));
@@ -112,9 +175,7 @@ k2_model *k2_model_new(const k2_dims *dims, uint32_t threads, k2_error *err)
     m->width_q = d->num_attention_heads * (d->qk_nope_head_dim + d->qk_rope_head_dim);
     m->width_kv = d->kv_lora_rank + d->qk_rope_head_dim;
     m->width_shared = d->n_shared_experts * d->moe_intermediate_size;
-    m->uk_stride = uk_floats(d);
-    m->ukt_stride = ukt_floats(d);
-    m->uv_stride = uv_floats(d);
+    strides(m);
     bind(m);
     m->team = k2_kern_team_new(threads);
     return m;
@@ -127,7 +188,8 @@ void k2_model_free(k2_model *m)
     k2_model_layout_free(m->layout);
     k2_free(m->params);
     k2_free(m->panels);
-    k2_free(m->panel_at);
+    k2_free(m->panels_bf16);
+    k2_free(m->bound);
     k2_free(m->rope);
     k2_free(m->layers);
     k2_free(m);
@@ -150,17 +212,28 @@ size_t k2_model_param_count(const k2_model *m)
     return m->layout->floats;
 }
 
+/* From W [n,k] at w: panels for y = x W', or, `turned`, for y = x W. None: nothing to do. */
+static void pack(k2i_matrix to, bool turned, const float *w, size_t n, size_t k)
+{
+    if (to.bf16 && turned) k2_kern_pack_bf16_kn(w, k, k, n, to.bf16);
+    if (to.bf16 && !turned) k2_kern_pack_bf16_nk(w, k, n, k, to.bf16);
+    if (to.f32 && turned) k2_kern_pack_kn(w, k, k, n, to.f32);
+    if (to.f32 && !turned) k2_kern_pack_nk(w, k, n, k, to.f32);
+}
+
 /* kv_b rows of a head are N rows that make keys of the latent, then U rows that make values. Absorbed, the first are applied
  * to queries from the other side. */
 static void pack_absorbed(k2_model *m, const k2i_layer *l)
 {
     const k2_dims *d = &m->d;
-    size_t n = d->qk_nope_head_dim, u = d->v_head_dim, c = d->kv_lora_rank;
+    size_t N = d->qk_nope_head_dim, U = d->v_head_dim, C = d->kv_lora_rank;
+    bool backward = m->compute != K2_COMPUTE_BF16_FORWARD;
     for (uint32_t h = 0; h < d->num_attention_heads; h++) {
-        const float *uk = m->params + l->off[K2I_W_kv_b] + h * (n + u) * c, *uv = uk + n * c;
-        k2_kern_pack_kn(uk, c, c, n, l->uk_kn + h * m->uk_stride);
-        k2_kern_pack_nk(uk, c, n, c, l->uk_nk + h * m->ukt_stride);
-        k2_kern_pack_nk(uv, c, u, c, l->uv_nk + h * m->uv_stride);
+        const float *uk = m->params + l->off[K2I_W_kv_b] + h * (N + U) * C, *uv = uk + N * C;
+        pack(k2i_matrix_at(l->uk_kn, h * m->uk_stride), true, uk, N, C);
+        pack(k2i_matrix_at(l->uv_nk, h * m->uv_stride), false, uv, U, C);
+        if (backward) pack(k2i_matrix_at(l->uk_nk, h * m->ukt_stride), false, uk, N, C);
+        if (m->compute == K2_COMPUTE_BF16) pack(k2i_matrix_at(l->uv_back, h * m->uv_back_stride), true, uv, U, C);
     }
 }
 
@@ -173,9 +246,8 @@ static void pack_task(void *arg, size_t task, uint32_t member)
         return;
     }
     const k2_param *p = &m->layout->params[task];
-    if (param_panels(&m->d, p) == 0) return;
-    size_t n = p->shape.size[0], k = p->shape.size[1];
-    k2_kern_pack_nk(m->params + p->offset, k, n, k, m->panels + m->panel_at[task]);
+    pack(m->bound[task].pack, false, m->params + p->offset, p->shape.size[0], p->shape.size[1]);
+    pack(m->bound[task].back, true, m->params + p->offset, p->shape.size[0], p->shape.size[1]);
 }
 
 void k2_model_params_changed(k2_model *m)

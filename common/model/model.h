@@ -105,8 +105,20 @@ const k2_param *k2_model_layout_find(const k2_model_layout *layout, const char *
 
 typedef struct k2_model k2_model;
 
+/* What products with weights are computed in. In bf16 the matrices are rounded to bf16 when the parameters change, activations and
+ * gradients where they enter a product, and sums are f32 (kernel.h, "pairs"), forward and backward. Embeddings, norms, rotation, attention
+ * over the cached keys, router, softmax and the parameters themselves stay f32. */
+typedef enum k2_compute {
+    K2_COMPUTE_F32,
+    K2_COMPUTE_BF16,
+    K2_COMPUTE_BF16_FORWARD /* the same numbers without the panels of the backward, which must not be called: for engines */
+} k2_compute;
+
+/* "f32", "bf16"; asserted, the configuration has checked it. */
+k2_compute k2_compute_find(const char *name, bool backward);
+
 /* Bytes that k2_model_new will take: parameters, packed panels, tables. For the memory check before a start. */
-size_t k2_model_bytes(const k2_dims *dims);
+size_t k2_model_bytes(const k2_dims *dims, k2_compute compute);
 
 /* k2_model_new - a model with all parameters zero.
  *
@@ -115,7 +127,7 @@ size_t k2_model_bytes(const k2_dims *dims);
  * threads  starts threads - 1 helpers; the calls below come from one thread at a time. Two models are independent: an
  *          engine fills the next version in a second model while the first one decodes on another thread.
  */
-k2_model *k2_model_new(const k2_dims *dims, uint32_t threads, k2_error *err);
+k2_model *k2_model_new(const k2_dims *dims, k2_compute compute, uint32_t threads, k2_error *err);
 void k2_model_free(k2_model *m); /* NULL is fine */
 
 const k2_dims *k2_model_dims(const k2_model *m);

@@ -21,12 +21,30 @@ enum {
 #define K2I_ROWS          64u      /* rows of one task: tall enough for full tiles, small enough to stay in the cache */
 #define K2I_LOGITS_FLOATS 1048576u /* floats of one task's logits: 4 MiB; a wide vocabulary gets fewer rows at a time */
 
-/* Where the weights of a layer lie. Offsets hold for parameters and for gradients. */
+/* A matrix as products read it: one of the two. */
+typedef struct k2i_matrix {
+    float *f32;
+    uint16_t *bf16; /* panels */
+} k2i_matrix;
+
+/* Panels of a tensor, where it has any. */
+typedef struct k2i_bound {
+    k2i_matrix pack, back; /* as those of a layer, below; back is empty in f32 */
+} k2i_bound;
+
+static inline k2i_matrix k2i_matrix_at(k2i_matrix w, size_t numbers)
+{
+    return w.bf16 ? (k2i_matrix){.bf16 = w.bf16 + numbers} : (k2i_matrix){.f32 = w.f32 + numbers};
+}
+
+/* Where the weights of a layer lie. Offsets hold for parameters and for gradients. Experts: those of expert 0. */
 typedef struct k2i_layer {
-    size_t off[K2I_WEIGHT_COUNT];         /* experts: those of expert 0 */
-    const float *pack[K2I_WEIGHT_COUNT];  /* panels for y = x W'; NULL where there are none */
-    size_t expert_stride, pack_stride;    /* from one expert to the next */
-    float *uk_kn, *uk_nk, *uv_nk;         /* kv_b in absorbed form, head after head */
+    size_t off[K2I_WEIGHT_COUNT];
+    k2i_matrix pack[K2I_WEIGHT_COUNT]; /* panels for y = x W'; none for kv_b and vectors */
+    k2i_matrix back[K2I_WEIGHT_COUNT]; /* for dx = dy W: panels in bf16, else the parameters */
+    size_t expert_stride, pack_stride, back_stride; /* from one expert to the next */
+    k2i_matrix uk_kn, uk_nk, uv_nk;    /* panels of kv_b in absorbed form, head after head */
+    k2i_matrix uv_back;                /* as back, for the half that makes values */
     bool moe;
     uint32_t moe_index;
 } k2i_layer;
@@ -35,15 +53,17 @@ struct k2_model {
     k2_dims d;
     k2_model_layout *layout;
     k2_team *team;
+    k2_compute compute;
     float *params, *panels, *rope; /* rope [max_position_embeddings, R/2, 2] */
-    size_t *panel_at; /* [params_count] floats into panels */
+    uint16_t *panels_bf16;
+    k2i_bound *bound; /* [params_count] */
     k2i_layer *layers;
     size_t off_embed, off_norm, off_head;
-    const float *pack_head;
+    k2i_matrix pack_head, back_head;
     k2_attn attn;
     k2_router router;
     uint32_t width_q, width_kv, width_shared; /* H (N+R), C + R, n_shared F */
-    size_t uk_stride, ukt_stride, uv_stride;  /* panels of one head */
+    size_t uk_stride, ukt_stride, uv_stride, uv_back_stride; /* numbers of one head */
 };
 
 /* Activations of one layer. The trainer keeps one for each layer; decoding uses one for all. The letters are tensor.h's. */
@@ -114,17 +134,20 @@ void k2i_layer_fwd(k2i_pass *p, uint32_t layer, k2i_acts *a, float *x_next);
 /* The cheap part of a layer's acts again, from the input and the rest. */
 void k2i_layer_refill(k2i_pass *p, uint32_t layer, k2i_acts *a);
 
-/* y [rows,n] = x W' from panels. */
-static inline void k2i_linear(const float *panels, size_t n, size_t k, size_t rows, const float *x, size_t ldx, float *y, size_t ldy)
+/* y [rows,n] = x W' from a `pack`. */
+static inline void k2i_linear(k2i_matrix w, size_t n, size_t k, size_t rows, const float *x, size_t ldx, float *y, size_t ldy)
 {
-    k2_kern_gemm(&(k2_gemm){.m = rows, .n = n, .k = k, .a = x, .lda = ldx, .b = panels, .b_form = K2_B_PACKED, .c = y, .ldc = ldy});
+    k2_kern_gemm(&(k2_gemm){.m = rows, .n = n, .k = k, .a = x, .lda = ldx, .b = w.f32, .b_form = K2_B_PACKED, .bf16 = w.bf16 != NULL,
+                            .b_bf16 = w.bf16, .c = y, .ldc = ldy});
 }
 
-/* dx [rows,k] (+)= dy W with W [n,k] as the flat vector holds it. */
-static inline void k2i_linear_bwd(const float *w, size_t n, size_t k, size_t rows, const float *dy, size_t ldy, float *dx,
-                                  size_t ldx, bool add)
+/* dx [rows,k] (+)= dy W from a `back`. */
+static inline void k2i_linear_bwd(k2i_matrix w, size_t n, size_t k, size_t rows, const float *dy, size_t ldy, float *dx, size_t ldx,
+                                  bool add)
 {
-    k2_kern_gemm(&(k2_gemm){.m = rows, .n = k, .k = n, .a = dy, .lda = ldy, .b = w, .ldb = k, .b_form = K2_B_KN, .c = dx, .ldc = ldx, .accumulate = add});
+    k2_kern_gemm(&(k2_gemm){.m = rows, .n = k, .k = n, .a = dy, .lda = ldy, .b = w.f32, .ldb = k,
+                            .b_form = w.bf16 ? K2_B_PACKED : K2_B_KN, .bf16 = w.bf16 != NULL, .b_bf16 = w.bf16, .c = dx, .ldc = ldx,
+                            .accumulate = add});
 }
 
 /* The backward's working memory: one set, used by every layer in turn. Rows as in the acts. */
@@ -152,6 +175,7 @@ typedef struct k2i_job {
 typedef struct k2i_jobs {
     k2i_job job[K2I_JOBS_MAX];
     size_t count;
+    bool bf16; /* what k2i_job_weight takes its product for */
 } k2i_jobs;
 
 typedef struct k2i_back {

@@ -144,7 +144,7 @@ static void begin(void)
     k2_xfer_config config = {
         .transport = "self", .retries = 2, .deadline_ns = 3600 * K2_NS_PER_S, .backoff_ns = 1, .ops = list};
     K2_ASSERT(k2_xfer_open(&config, &engine, &err) == K2_OK);
-    scratch = k2_model_new(&dims, 1, &err);
+    scratch = k2_model_new(&dims, K2_COMPUTE_F32, 1, &err);
     K2_ASSERT(scratch);
     slots = k2i_model_slots(scratch, &slot_count);
     const known *k = model_of((k2_digest){13, 13});

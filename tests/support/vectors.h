@@ -136,7 +136,7 @@ static inline k2_model *vectors_model(const vectors *v)
 {
     k2_dims d = vectors_dims(v);
     k2_error err = {0};
-    k2_model *m = k2_model_new(&d, 1, &err);
+    k2_model *m = k2_model_new(&d, K2_COMPUTE_F32, 1, &err);
     if (!m) fail_msg("%s", err.text);
     const k2_model_layout *l = k2_model_layout_of(m);
     uint32_t given = 0;

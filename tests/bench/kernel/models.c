@@ -74,7 +74,7 @@ static void bench_decode(const model_case *c, size_t batch, size_t prompt, size_
 void bench_model(const char *name, const char *path, uint32_t threads)
 {
     k2_dims dims = model_dims(path);
-    model_case c = {.name = name, .threads = threads, .model = k2_model_new(&dims, threads, NULL)};
+    model_case c = {.name = name, .threads = threads, .model = k2_model_new(&dims, K2_COMPUTE_F32, threads, NULL)};
     k2_model_init(c.model, 1, 0);
     c.active = (double)workload_active_params(c.model);
     if (threads == 1) {

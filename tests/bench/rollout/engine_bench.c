@@ -41,7 +41,7 @@ static k2i_engine_plan make_plan(uint32_t batch)
 static k2i_engine *make_engine(k2_loop *loop, const k2_dims *dims, uint32_t batch)
 {
     k2_error err;
-    k2_model *m = k2_model_new(dims, threads, &err);
+    k2_model *m = k2_model_new(dims, K2_COMPUTE_F32, threads, &err);
     k2_model_init(m, 1, 0.2);
     k2i_engine_plan plan = make_plan(batch);
     return k2i_engine_new(loop, &plan, dims, &(k2i_weights){.model = m, .version = 1, .digest = {1, 1}});

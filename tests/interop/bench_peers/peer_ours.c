@@ -112,7 +112,7 @@ int main(int argc, char **argv)
         return 2;
     }
     k2_dims dims = model_dims(argv[1]);
-    s.model = k2_model_new(&dims, s.threads, NULL);
+    s.model = k2_model_new(&dims, K2_COMPUTE_F32, s.threads, NULL);
     k2_model_init(s.model, 1, 0);
     while (fgets(line, sizeof(line), stdin)) {
         if (!command(&s, line)) return 1;

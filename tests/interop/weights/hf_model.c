@@ -129,7 +129,7 @@ static k2_code logits_write(k2_model *m, const char *path, k2_error *err)
 static k2_code model_write(const k2_dims *dims, const char *dir, const char *logits, k2_error *err)
 {
     size_t count = 0;
-    k2_model *m = k2_model_new(dims, 1, err);
+    k2_model *m = k2_model_new(dims, K2_COMPUTE_F32, 1, err);
     if (!m) return err->code;
     k2_model_init(m, 5, 0.15);
     perturb(m);
@@ -149,7 +149,7 @@ static k2_code model_read(const char *dir, const char *logits, k2_error *err)
     k2_code code = k2_weights_dims_load(config, &dims, err);
     k2_free(config);
     if (code != K2_OK) return code;
-    k2_model *m = k2_model_new(&dims, 1, err);
+    k2_model *m = k2_model_new(&dims, K2_COMPUTE_F32, 1, err);
     if (!m) return err->code;
     k2_weights_slot *slots = slots_new(m, &count);
     code = k2_weights_dir_load(dir, slots, count, err);

@@ -25,7 +25,7 @@ static int setup(void **state)
     strcpy(dir, "/tmp/k2_ckpt_XXXXXX");
     if (!mkdtemp(dir)) return -1;
     const k2_dims dims = tiny_dims();
-    k2_model *m = k2_model_new(&dims, 1, NULL);
+    k2_model *m = k2_model_new(&dims, K2_COMPUTE_F32, 1, NULL);
     const k2_model_layout *l = k2_model_layout_of(m);
     k2_weights_slot *slots = k2_alloc_array(l->params_count, sizeof *slots);
     k2_model_init(m, 1, 0.02);

@@ -124,49 +124,56 @@ static void dense(void **state)
 
 /* Gradients accumulate, do not depend on threads or on what is computed again, and are the same on every path of the kernels.
  */
+static void one_result(const k2_dims *d, k2_compute compute)
+{
+    enum { TOKENS = 184 };
+    const uint32_t lens[] = {70, 3, 90, 1, 20};
+    test_batch t = test_batch_new(d, lens, 5, 21);
+    t.b.balance_weight = 0.5f;
+    float *want = NULL, *logp_want = NULL, dlogp[TOKENS];
+    for (size_t i = 0; i < TOKENS; i++) dlogp[i] = (float)(k2_rand_unit(3, K2_STREAM_TEST, 5, i) - 0.5);
+    static const struct {
+        uint32_t threads;
+        k2_isa isa;
+        k2_recompute recompute;
+    } runs[] = {{1, K2_ISA_COUNT, K2_RECOMPUTE_NONE},      {2, K2_ISA_COUNT, K2_RECOMPUTE_NONE},
+                {3, K2_ISA_COUNT, K2_RECOMPUTE_NONE},      {1, K2_ISA_AVX2, K2_RECOMPUTE_NONE},
+                {1, K2_ISA_AVX512, K2_RECOMPUTE_NONE},     {1, K2_ISA_PORTABLE, K2_RECOMPUTE_NONE},
+                {1, K2_ISA_COUNT, K2_RECOMPUTE_SELECTIVE}, {3, K2_ISA_COUNT, K2_RECOMPUTE_SELECTIVE},
+                {1, K2_ISA_COUNT, K2_RECOMPUTE_FULL},      {3, K2_ISA_COUNT, K2_RECOMPUTE_FULL}};
+    for (size_t run = 0; run < K2_COUNT(runs); run++) {
+        t.b.recompute = runs[run].recompute;
+        k2_isa best = k2_kern_isa();
+        if (runs[run].isa != K2_ISA_COUNT && k2_kern_isa_use(runs[run].isa) != K2_OK) continue;
+        k2_model *m = test_model_in(compute, d, runs[run].threads, 3);
+        size_t n = k2_model_param_count(m);
+        float *grads = k2_alloc_array(n, sizeof(float)), *logp = k2_alloc_array(TOKENS, sizeof(float));
+        for (int twice = 0; twice < 2; twice++)
+            test_run(m, runs[run].threads, &t.b, &(k2_model_out){.logp = logp}, dlogp, grads);
+        if (want) {
+            assert_memory_equal(logp, logp_want, TOKENS * sizeof(float));
+            assert_memory_equal(grads, want, n * sizeof(float));
+            k2_free(grads);
+            k2_free(logp);
+        } else {
+            want = grads;
+            logp_want = logp;
+        }
+        k2_model_free(m);
+        assert_int_equal(k2_kern_isa_use(best), K2_OK);
+    }
+    k2_free(want);
+    k2_free(logp_want);
+    test_batch_free(&t);
+}
+
 static void bits_do_not_depend_on_threads_path_or_recompute(void **state)
 {
     (void)state;
     for (int kind = 0; kind < TEST_MODELS; kind++) {
         k2_dims d = test_dims(kind);
-        const uint32_t lens[] = {70, 3, 90, 1, 20};
-        test_batch t = test_batch_new(&d, lens, 5, 21);
-        t.b.balance_weight = 0.5f;
-        float *want = NULL, *logp_want = NULL;
-        static const struct {
-            uint32_t threads;
-            k2_isa isa;
-            k2_recompute recompute;
-        } runs[] = {{1, K2_ISA_COUNT, K2_RECOMPUTE_NONE},      {2, K2_ISA_COUNT, K2_RECOMPUTE_NONE},
-                    {3, K2_ISA_COUNT, K2_RECOMPUTE_NONE},      {1, K2_ISA_AVX2, K2_RECOMPUTE_NONE},
-                    {1, K2_ISA_PORTABLE, K2_RECOMPUTE_NONE},   {1, K2_ISA_COUNT, K2_RECOMPUTE_SELECTIVE},
-                    {3, K2_ISA_COUNT, K2_RECOMPUTE_SELECTIVE}, {1, K2_ISA_COUNT, K2_RECOMPUTE_FULL},
-                    {3, K2_ISA_COUNT, K2_RECOMPUTE_FULL}};
-        for (size_t run = 0; run < K2_COUNT(runs); run++) {
-            t.b.recompute = runs[run].recompute;
-            k2_isa best = k2_kern_isa();
-            if (runs[run].isa != K2_ISA_COUNT && k2_kern_isa_use(runs[run].isa) != K2_OK) continue;
-            k2_model *m = test_model(&d, runs[run].threads, 3);
-            size_t n = k2_model_param_count(m);
-            float *grads = k2_alloc_array(n, sizeof(float)), *logp = k2_alloc_array(184, sizeof(float)), dlogp[184];
-            for (size_t i = 0; i < 184; i++) dlogp[i] = (float)(k2_rand_unit(3, K2_STREAM_TEST, 5, i) - 0.5);
-            for (int twice = 0; twice < 2; twice++)
-                test_run(m, runs[run].threads, &t.b, &(k2_model_out){.logp = logp}, dlogp, grads);
-            if (want) {
-                assert_memory_equal(logp, logp_want, 184 * sizeof(float));
-                assert_memory_equal(grads, want, n * sizeof(float));
-                k2_free(grads);
-                k2_free(logp);
-            } else {
-                want = grads;
-                logp_want = logp;
-            }
-            k2_model_free(m);
-            assert_int_equal(k2_kern_isa_use(best), K2_OK);
-        }
-        k2_free(want);
-        k2_free(logp_want);
-        test_batch_free(&t);
+        one_result(&d, K2_COMPUTE_F32);
+        one_result(&d, K2_COMPUTE_BF16);
     }
 }
 

@@ -91,14 +91,17 @@ static void kimi_k2_has_its_count(void **state)
     const k2_param *p = k2_model_layout_find(l, "model.layers.60.mlp.experts.383.down_proj.weight");
     assert_true(p && p->shape.size[0] == 7168 && p->shape.size[1] == 2048);
     k2_model_layout_free(l);
-    assert_true(k2_model_bytes(&d) > count * 7); /* parameters, and panels of nearly all */
+    size_t f32 = k2_model_bytes(&d, K2_COMPUTE_F32), bf16 = k2_model_bytes(&d, K2_COMPUTE_BF16),
+           forward = k2_model_bytes(&d, K2_COMPUTE_BF16_FORWARD);
+    assert_true(f32 > count * 7); /* parameters, and panels of nearly all */
+    assert_true(bf16 > count * 7 && forward > count * 11 / 2 && forward < f32 - count);
 }
 
 static void init_is_the_same_everywhere(void **state)
 {
     (void)state;
     k2_dims d = test_dims(1);
-    k2_model *a = k2_model_new(&d, 1, NULL), *b = k2_model_new(&d, 2, NULL);
+    k2_model *a = k2_model_new(&d, K2_COMPUTE_F32, 1, NULL), *b = k2_model_new(&d, K2_COMPUTE_F32, 2, NULL);
     k2_model_init(a, 5, 0);
     k2_model_init(b, 5, d.initializer_range);
     size_t bytes = k2_model_param_count(a) * sizeof(float);
@@ -119,7 +122,7 @@ static void bad_dims_are_refused(void **state)
     k2_dims d = test_dims(0);
     k2_error err = {0};
     d.num_attention_heads = 0;
-    assert_null(k2_model_new(&d, 1, &err));
+    assert_null(k2_model_new(&d, K2_COMPUTE_F32, 1, &err));
     assert_int_equal(err.code, K2_BAD_INPUT);
 }
 

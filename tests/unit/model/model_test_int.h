@@ -56,10 +56,10 @@ static inline k2_dims test_dims(int kind)
     return d;
 }
 
-static inline k2_model *test_model(const k2_dims *d, uint32_t threads, uint64_t seed)
+static inline k2_model *test_model_in(k2_compute compute, const k2_dims *d, uint32_t threads, uint64_t seed)
 {
     k2_error err = {0};
-    k2_model *m = k2_model_new(d, threads, &err);
+    k2_model *m = k2_model_new(d, compute, threads, &err);
     if (!m) fail_msg("%s", err.text);
     k2_model_init(m, seed, 0.25);
     const k2_model_layout *l = k2_model_layout_of(m);
@@ -73,6 +73,11 @@ static inline k2_model *test_model(const k2_dims *d, uint32_t threads, uint64_t 
     }
     k2_model_params_changed(m);
     return m;
+}
+
+static inline k2_model *test_model(const k2_dims *d, uint32_t threads, uint64_t seed)
+{
+    return test_model_in(K2_COMPUTE_F32, d, threads, seed);
 }
 
 typedef struct test_batch {

@@ -219,7 +219,7 @@ static void test_what_is_not_wanted(void **state)
     k2_dims dims = tiny_dims();
     dims.num_hidden_layers = 3;
     k2_model_free(w.staging);
-    w.staging = k2_model_new(&dims, 1, &err);
+    w.staging = k2_model_new(&dims, K2_COMPUTE_F32, 1, &err);
     assert_int_equal(pull(&w, &source, 1, &got, &err), K2_BAD_INPUT);
     /* A manifest that was changed on its way. */
     ((unsigned char *)k2_xfer_segment_memory(s))[300] ^= 1;

@@ -10,7 +10,7 @@ static inline k2_model *tiny_model(uint64_t seed, uint32_t threads)
 {
     k2_dims dims = tiny_dims();
     k2_error err;
-    k2_model *m = k2_model_new(&dims, threads, &err);
+    k2_model *m = k2_model_new(&dims, K2_COMPUTE_F32, threads, &err);
     K2_ASSERT(m);
     k2_model_init(m, seed, 0.4);
     return m;
