@@ -134,8 +134,8 @@ void k2m_plan_print(const k2m_run *r)
     k2m_plan_make(r, &p);
     printf("run        %s (%s), %s, seed %llu\n", c->run_dir, r->existed ? "will be resumed" : "new", c->mode,
            (unsigned long long)c->seed);
-    printf("model      %.3f million parameters, %.3f million active for one token\n", (double)p.params / 1e6,
-           (double)p.active_params / 1e6);
+    printf("model      %.3f million parameters, %.3f million active for one token, products in %s\n", (double)p.params / 1e6,
+           (double)p.active_params / 1e6, c->model_compute);
     printf("processes\n");
     printf("  master     1   %6.2f GiB   control at %s\n", gib(p.master_bytes),
            c->master_listen[0] ? c->master_listen : "a socket in the run directory");
