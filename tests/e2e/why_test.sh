@@ -117,7 +117,12 @@ walk() {
   echo "phase $1: $2 and the others are named${3:+ ($3)}"
 }
 
-hold_phase() { [ -z "$preload" ] || touch "$K2_HOLD.$1"; } # from when it comes
+hold_phase() { [ -z "$preload" ] || mkfifo "$K2_HOLD.$1"; } # from when it comes
+end_phase() { # the end for writing stays open: who is only about to open the other one is let go, too
+  local end
+  exec {end}<>"$K2_HOLD.$1"
+  rm "$K2_HOLD.$1"
+}
 
 # walk_held PHASE NAME...: they are stopped in that phase, and stay so. Then the phase may end.
 walk_held() {
@@ -127,7 +132,7 @@ walk_held() {
   hold "$@"
   [ -n "$preload" ] || return 0
   walk "$phase" "($(IFS='|' && echo "$*"))"
-  rm "$K2_HOLD.$phase"
+  end_phase "$phase"
 }
 
 # The reward command that has an answer is stopped itself.

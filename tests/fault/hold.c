@@ -1,11 +1,12 @@
 /* hold - preloaded: makes phases last that are over too soon to be met from outside.
  *
- * While the file K2_HOLD.publish exists, the trainer that publishes waits where it makes the segment of the weights; while
- * K2_HOLD.latest exists, the master waits where it names the latest checkpoint. Both are at work on a thread of their own
- * there: their loops go on. With K2_HOLD_MS each segment in shared memory (of a batch, of weights, of a group of ranks) and
- * each naming of the latest checkpoint takes so much longer.
+ * Where there is a FIFO K2_HOLD.publish, the trainer that publishes waits, where it makes the segment of the weights, until
+ * somebody opens it for writing; so does the master at K2_HOLD.latest, where it names the latest checkpoint. Both are at work
+ * on a thread of their own there: their loops go on. With K2_HOLD_MS each segment in shared memory (of a batch, of weights, of
+ * a group of ranks) and each naming of the latest checkpoint takes so much longer.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,15 +26,11 @@ static void __attribute__((constructor)) begin(int argc, char **argv)
     if (strcmp(argv[1], "master") == 0) snprintf(latest, sizeof latest, "%s.latest", base);
 }
 
-static void pause_ms(long ms)
+static void hold(const char *fifo)
 {
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
-static void hold(const char *file)
-{
-    if (longer_ms > 0) pause_ms(longer_ms);
-    while (file[0] && access(file, F_OK) == 0) pause_ms(10);
+    if (longer_ms > 0) nanosleep(&(struct timespec){.tv_sec = longer_ms / 1000, .tv_nsec = longer_ms % 1000 * 1000000}, NULL);
+    int fd = fifo[0] ? open(fifo, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0) close(fd);
 }
 
 /* The function of that name behind ours. */
