@@ -142,14 +142,11 @@ static k2_code wait_batch(fetch *f, k2_xfer_batch *batch, k2_error *err)
 {
     for (;;) {
         uint64_t now = k2_now_ns();
-        if (now >= f->p->deadline_ns) {
-            k2_xfer_batch_poll(batch, &f->progress);
+        (void)k2_xfer_batch_wait(batch, K2_MIN(now + POLL_NS, f->p->deadline_ns), NULL);
+        if (k2_xfer_batch_poll(batch, &f->progress)) return k2_xfer_batch_wait(batch, 0, err); /* what came of it */
+        if (now >= f->p->deadline_ns)
             return k2_error_set(err, K2_TIMEOUT, "%llu of %llu bytes of weights came before the deadline",
                                 (unsigned long long)f->progress.done_bytes, (unsigned long long)f->progress.bytes);
-        }
-        k2_code code = k2_xfer_batch_wait(batch, K2_MIN(now + POLL_NS, f->p->deadline_ns), err);
-        bool finished = k2_xfer_batch_poll(batch, &f->progress);
-        if (finished) return code == K2_TIMEOUT ? k2_xfer_batch_wait(batch, f->p->deadline_ns, err) : code;
         if (atomic_load(f->p->cancel)) return k2_error_set(err, K2_CANCELED, "the transfer was ended");
     }
 }

@@ -39,9 +39,9 @@ typedef struct pull_work {
     uint32_t threads;
     uint64_t version;
     k2i_pulled result;
+    k2_code code;
     k2_error err;
     uint64_t took_ns;
-    bool ran;
 } pull_work;
 
 typedef struct worker {
@@ -80,14 +80,12 @@ static void pull_run(void *arg)
 {
     pull_work *p = arg;
     uint64_t begin = k2_now_ns();
-    p->ran = true;
-    p->err.code = K2_OK;
     k2_flight_thread("pull");
     uint32_t span = k2_flight_begin(K2_FLIGHT_PULL, p->version, K2_FLIGHT_NONE, p->pull.source_count, K2_FLIGHT_NONE);
     if (!p->model) p->model = k2_model_new(&p->dims, p->compute, p->threads, &p->err);
     p->pull.model = p->model;
-    if (p->model) k2i_pull_run(&p->pull, &p->result, &p->err);
-    k2_flight_end_with(span, 3, p->err.code);
+    p->code = p->model ? k2i_pull_run(&p->pull, &p->result, &p->err) : p->err.code;
+    k2_flight_end_with(span, 3, p->code);
     p->took_ns = k2_now_ns() - begin;
 }
 
@@ -102,10 +100,9 @@ static void pull_done(void *arg)
 {
     pull_work *p = arg;
     worker *w = p->w;
-    bool ok = p->ran && p->err.code == K2_OK;
     w->pulling = NULL;
     w->staging = p->model;
-    if (ok) {
+    if (p->code == K2_OK) {
         k2_xfer_segment_destroy(w->staged.segment);
         w->staged = (held_segment){p->result.segment, p->pull.digest, p->result.bytes};
         w->last_pull.cmd = w->core.pulling.cmd;
@@ -116,11 +113,11 @@ static void pull_done(void *arg)
         K2_LOG_INFO(w->log, "pulled weights version=%llu bytes=%llu ms=%.1f retries=%llu",
                     (unsigned long long)w->core.pulling.version, (unsigned long long)p->result.bytes, (double)p->took_ns / 1e6,
                     (unsigned long long)p->result.retries);
-    } else if (p->ran) {
+    } else {
         K2_LOG_WARN(w->log, "weights could not be pulled version=%llu: %s", (unsigned long long)w->core.pulling.version,
                     p->err.text);
     }
-    k2i_event ev = {.type = K2I_EV_PULLED, .code = ok ? K2_OK : p->ran ? p->err.code : K2_CANCELED, .text = p->err.text};
+    k2i_event ev = {.type = K2I_EV_PULLED, .code = p->code, .text = p->err.text};
     if (!k2_loop_ending(w->loop)) on_event(w, &ev);
     pull_free(p);
 }
@@ -145,6 +142,7 @@ static void pull_begin(worker *w, const k2i_action *a)
     p->compute = w->plan.compute;
     p->threads = w->plan.threads;
     p->version = a->version;
+    p->code = k2_error_set(&p->err, K2_CANCELED, "it was not begun");
     w->staging = NULL;
     k2_xfer_segment_destroy(w->staged.segment); /* its model is about to be overwritten */
     w->staged = (held_segment){0};

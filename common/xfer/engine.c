@@ -305,14 +305,13 @@ k2_code k2_xfer_remote_wait(k2_xfer_remote *r, uint64_t offset, uint64_t value, 
         return k2_error_set(err, K2_BAD_INPUT, "%s: no word to wait for at offset %llu", r->name, (unsigned long long)offset);
     uint64_t pause_ns = r->x->config.backoff_ns;
     for (uint32_t round = 0;; round++) {
-        k2_code code = r->ops->remote_wait(r->r, offset, value, deadline_ns, seen, err);
+        k2_error why;
+        k2_code code = r->ops->remote_wait(r->r, offset, value, deadline_ns, seen, &why);
         if (code == K2_OK) return K2_OK;
         /* Where the owner's memory is mapped its death is certain; over a network a connection that broke can be made again. */
         bool again = (code == K2_PEER_CLOSED || code == K2_PEER_PROTOCOL || code == K2_IO) && !r->ops->caps.maps;
-        if (!again || round == r->x->config.retries || k2_now_ns() + pause_ns >= deadline_ns) {
-            if (err != NULL) k2_error_prefix(err, "%s", r->name);
-            return code;
-        }
+        if (!again || round == r->x->config.retries || k2_now_ns() + pause_ns >= deadline_ns)
+            return k2_error_set(err, code, "%s: %s", r->name, why.text);
         k2i_pause(k2_now_ns() + pause_ns, NULL);
         pause_ns *= 2;
     }

@@ -144,12 +144,13 @@ static k2_code ask_once(remote *r, rail *l, k2i_tcp_request *q, const bounds *b,
 static k2_code ask(remote *r, rail *l, k2i_tcp_request *q, const bounds *b, k2i_tcp_reply *a, k2_error *err)
 {
     bool reused = l->fd >= 0;
-    k2_code code = ask_once(r, l, q, b, a, err);
+    k2_error why;
+    k2_code code = ask_once(r, l, q, b, a, &why);
     if (code == K2_PEER_CLOSED && reused) {
         rail_drop(l);
-        code = ask_once(r, l, q, b, a, err);
+        code = ask_once(r, l, q, b, a, &why);
     }
-    return code == K2_OK ? k2i_tcp_status_error(a->status, err) : code;
+    return code == K2_OK ? k2i_tcp_status_error(a->status, err) : k2_error_set(err, code, "%s", why.text);
 }
 
 /* Receive the payload into place and compare it with the hash that came before it. */
@@ -207,6 +208,7 @@ k2_code k2i_client_wait(void *arg, uint64_t offset, uint64_t value, uint64_t dea
         K2_MIN(K2_MAX(deadline_ns, k2_now_ns()), UINT64_MAX - GRACE_NS); /* a deadline in the past still asks once */
     bounds b = {.deadline_ns = until + GRACE_NS};
     k2_code code;
+    k2_error why;
     k2i_tcp_reply a;
     pthread_mutex_lock(&l->lock);
     do {
@@ -215,15 +217,16 @@ k2_code k2i_client_wait(void *arg, uint64_t offset, uint64_t value, uint64_t dea
         k2i_tcp_request q = {.op = K2I_OP_WAIT, .offset = offset, .bytes = value};
         q.timeout_ms = (uint32_t)K2_MIN(left_ms, (uint64_t)K2I_WAIT_MS_MAX);
         a = (k2i_tcp_reply){.status = K2I_STATUS_OK};
-        code = ask(r, l, &q, &b, &a, err);
+        code = ask(r, l, &q, &b, &a, &why);
         if (!clean_end(code, &a)) rail_drop(l);
     } while (code == K2_TIMEOUT && k2_now_ns() < deadline_ns);
     pthread_mutex_unlock(&l->lock);
-    if (code == K2_OK && seen != NULL) *seen = a.word;
-    if (a.status == K2I_STATUS_TIMEOUT)
-        k2_error_set(err, code, "the word stands at %llu, expected %llu", (unsigned long long)a.word,
-                     (unsigned long long)value);
-    return code;
+    if (code != K2_OK && a.status == K2I_STATUS_TIMEOUT)
+        return k2_error_set(err, code, "the word stands at %llu, expected %llu", (unsigned long long)a.word,
+                            (unsigned long long)value);
+    if (code != K2_OK) return k2_error_set(err, code, "%s", why.text);
+    if (seen != NULL) *seen = a.word;
+    return K2_OK;
 }
 
 void k2i_client_close(void *arg)

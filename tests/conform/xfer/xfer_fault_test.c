@@ -187,6 +187,46 @@ static void wire_faults_at_any_byte_are_found(void **state)
     k2_xfer_close(x);
 }
 
+static const k2_xfer_ops *whole;
+static uint32_t breaks;
+
+static k2_code breaking_wait(void *r, uint64_t offset, uint64_t value, uint64_t deadline_ns, uint64_t *seen, k2_error *err)
+{
+    if (breaks > 0 && breaks--) return k2_error_set(err, K2_PEER_CLOSED, "fault: the connection broke");
+    return whole->remote_wait(r, offset, value, deadline_ns, seen, err);
+}
+
+/* A wait that was asked again after its connection broke has not failed, and leaves no error behind. */
+static void a_broken_wait_is_asked_again(void **state)
+{
+    (void)state;
+    whole = k2_xfer_builtin()[0];
+    k2_xfer_ops ops = *whole;
+    ops.remote_wait = breaking_wait;
+    ops.caps.maps = false;
+    const k2_xfer_ops *list[] = {&ops, NULL};
+    k2_xfer *x;
+    k2_xfer_segment *s;
+    k2_xfer_remote *r;
+    k2_error err = {0};
+    uint64_t seen = 0, until = k2_now_ns() + 30 * K2_NS_PER_S;
+    k2_xfer_config config = {.transport = whole->name, .retries = 2, .backoff_ns = 1000, .ops = list};
+    assert_int_equal(k2_xfer_open(&config, &x, &err), K2_OK);
+    assert_int_equal(k2_xfer_segment_create(x, BYTES, &s, &err), K2_OK);
+    k2_xfer_segment_signal(s, 8, 5);
+    assert_int_equal(k2_xfer_remote_open(x, k2_xfer_segment_locator(s), UINT64_MAX, &r, &err), K2_OK);
+    breaks = 2;
+    assert_int_equal(k2_xfer_remote_wait(r, 8, 5, until, &seen, &err), K2_OK);
+    assert_true(seen == 5 && err.code == K2_OK);
+    breaks = 3;
+    assert_int_equal(k2_xfer_remote_wait(r, 8, 5, until, &seen, &err), K2_PEER_CLOSED);
+    assert_non_null(strstr(err.text, "broke"));
+    assert_int_equal(strncmp(err.text, k2_xfer_remote_name(r), strlen(k2_xfer_remote_name(r))), 0);
+    k2_xfer_remote_close(r);
+    k2_xfer_segment_destroy(s);
+    k2_xfer_close(x);
+}
+
 #define SUITE(which)                                                                                                           \
     {                                                                                                                          \
         static fixture f = {.transport = which};                                                                               \
@@ -206,7 +246,8 @@ int main(void)
     SUITE("self")
     SUITE("shm")
     SUITE("tcp")
-    const struct CMUnitTest wire[] = {cmocka_unit_test(wire_faults_at_any_byte_are_found)};
+    const struct CMUnitTest wire[] = {cmocka_unit_test(wire_faults_at_any_byte_are_found),
+                                      cmocka_unit_test(a_broken_wait_is_asked_again)};
     failed += cmocka_run_group_tests_name("wire", wire, NULL, NULL);
     return failed;
 }

@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "rollout/pull_int.h"
 #include "tests/unit/rollout/tiny_int.h"
@@ -228,11 +229,54 @@ static void test_what_is_not_wanted(void **state)
     world_close(&w);
 }
 
+static const k2_xfer_ops *quick;
+static atomic_bool pause_next;
+
+static k2_code slow_read(void *r, k2_xfer_io *io, k2_error *err)
+{
+    bool first = io->want_hash && atomic_exchange(&pause_next, false); /* chunks have hashes, header and manifest have none */
+    if (first) nanosleep(&(struct timespec){.tv_nsec = 60000000}, NULL);
+    return quick->remote_read(r, io, err);
+}
+
+/* A transfer that takes longer than the pull's looks whether it is to be ended is no failure, and nothing says that it is one.
+ */
+static void test_slow_source(void **state)
+{
+    (void)state;
+    for (int immediate = 0; immediate < 2; immediate++) {
+        quick = k2_xfer_builtin()[0];
+        k2_xfer_ops slow = *quick;
+        slow.remote_read = slow_read;
+        slow.caps.immediate = immediate;
+        const k2_xfer_ops *list[] = {&slow, NULL};
+        world w;
+        k2_error err = {0};
+        world_open(&w, quick->name);
+        k2_xfer_close(w.ours);
+        assert_int_equal(k2_xfer_open(&(k2_xfer_config){.transport = quick->name, .ops = list}, &w.ours, &err), K2_OK);
+        k2_xfer_segment *s = publish(&w, 7);
+        const char *source = k2_xfer_segment_locator(s);
+        k2i_pulled got;
+        atomic_store(&pause_next, true);
+        if (pull(&w, &source, 1, &got, &err) != K2_OK) fail_msg("%s", err.text);
+        assert_int_equal(err.code, K2_OK);
+        assert_false(atomic_load(&pause_next));
+        assert_weights_equal(&w);
+        k2_xfer_segment_destroy(got.segment);
+        k2_xfer_segment_destroy(s);
+        world_close(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pull_and_pass_on),           cmocka_unit_test(test_damaged_source),
-        cmocka_unit_test(test_sources_that_are_of_no_use), cmocka_unit_test(test_other_weights_beside_good_ones),
+        cmocka_unit_test(test_slow_source),
+        cmocka_unit_test(test_pull_and_pass_on),
+        cmocka_unit_test(test_damaged_source),
+        cmocka_unit_test(test_sources_that_are_of_no_use),
+        cmocka_unit_test(test_other_weights_beside_good_ones),
         cmocka_unit_test(test_what_is_not_wanted),
     };
     return cmocka_run_group_tests_name("rollout_pull", tests, NULL, NULL);
