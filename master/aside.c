@@ -43,7 +43,7 @@ static k2_code batches_take(job *j, const k2m_core *m, k2_error *err)
     j->batches = k2_alloc_array(batch_count(j), sizeof *j->batches);
     for (uint64_t i = 0; i < batch_count(j); i++) {
         k2_buf_init(&j->batches[i], (size_t)1 << 40);
-        if (code == K2_OK) code = k2m_batch_encode(m->replay, j->note.batch_first + i, &j->batches[i], err);
+        if (code == K2_OK) code = k2m_batch_encode(m, j->note.batch_first + i, &j->batches[i], err);
     }
     return code;
 }

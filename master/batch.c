@@ -91,13 +91,13 @@ static void tell(void *arg)
                                   .digest = io->batch_digest});
 }
 
-k2_code k2m_batch_encode(const k2_replay *r, uint64_t step, k2_buf *out, k2_error *err)
+k2_code k2m_batch_encode(const k2m_core *m, uint64_t step, k2_buf *out, k2_error *err)
 {
     lists l = {0};
     uint64_t group;
     uint32_t size;
-    for (uint32_t at = 0; k2_replay_group_next(r, step, &at, &group, &size);)
-        for (uint32_t k = 0; k < size; k++) add(r, &l, k2_replay_id(group, k));
+    for (uint32_t at = 0; k2_replay_group_next(m->replay, step, &at, &group, &size);)
+        for (uint32_t k = 0; k < size && !k2m_batch_leaves_out(m, group); k++) add(m->replay, &l, k2_replay_id(group, k));
     k2_code code = k2_batch_encode(step, l.list, l.count, out, err);
     lists_fini(&l);
     return code;
@@ -111,7 +111,7 @@ static void tell_groups(const k2m_io *io, uint64_t step)
     uint32_t size;
     for (uint32_t at = 0; k2_replay_group_next(io->core->replay, step, &at, &group, &size);) {
         uint32_t n = 0;
-        for (uint32_t k = 0; k < size; k++) {
+        for (uint32_t k = 0; k < size && !k2m_batch_leaves_out(io->core, group); k++) {
             k2_replay_info info;
             n += k2_replay_find(io->core->replay, k2_replay_id(group, k), &info) == K2_OK && trained(&info);
         }
@@ -126,7 +126,7 @@ void k2m_batch_make(k2m_io *io, uint64_t step)
     uint32_t span = k2_flight_begin(K2_FLIGHT_BATCH, step, K2_FLIGHT_NONE, K2_FLIGHT_NONE, 0);
     k2_buf_init(&bytes, (size_t)1 << 40);
     k2_error err = {0};
-    k2_code code = k2m_batch_encode(io->core->replay, step, &bytes, &err);
+    k2_code code = k2m_batch_encode(io->core, step, &bytes, &err);
     tell_groups(io, step);
     if (code == K2_OK) code = offer(io, &bytes, &err);
     if (code == K2_OK) {

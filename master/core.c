@@ -169,7 +169,8 @@ static void begin_batch(k2m_core *m, uint64_t step)
     k2m_act(m, K2M_ACT_BATCH)->step = step;
     uint64_t group;
     uint32_t size, at = 0;
-    for (m->batch_groups = 0; k2_replay_group_next(m->replay, step, &at, &group, &size);) m->batch_groups++;
+    for (m->batch_groups = m->batch_flat = 0; k2_replay_group_next(m->replay, step, &at, &group, &size);)
+        *(k2m_batch_leaves_out(m, group) ? &m->batch_flat : &m->batch_groups) += 1;
 }
 
 static bool saved(const k2m_core *m)
@@ -226,7 +227,7 @@ static bool save_due(const k2m_core *m)
     k2_replay_counts n = k2_replay_count(m->replay);
     uint32_t groups_max = k2m_replay_config(c, m->c.prompts.length_max).groups_max;
     return (m->iteration > 0 && m->iteration % c->run_checkpoint_every == 0 && m->checkpoint.iteration != m->iteration) ||
-           m->journal_pressed || n.groups + c->rollout_groups > groups_max ||
+           m->journal_pressed || n.groups + k2m_step_groups(c) > groups_max ||
            m->trainer_step - m->checkpoint.step + 2 > m->digest_count;
 }
 
@@ -282,6 +283,7 @@ static void report_iteration(k2m_core *m, bool trained)
                                     .version = m->trainer_step,
                                     .trained = trained,
                                     .groups = trained ? m->batch_groups : 0,
+                                    .filtered = trained ? m->batch_flat : 0,
                                     .generate_ns = m->generate_ns,
                                     .train_ns = trained ? m->train_ns : 0,
                                     .update_ns = m->update_ns,
@@ -289,9 +291,28 @@ static void report_iteration(k2m_core *m, bool trained)
                                     .digest = k2m_digest_of(m, m->trainer_step)});
 }
 
+/* The batch is short of groups with different rewards though rollout.refill_max others were begun. False: the run has been
+ * ended by its policy; nothing is taken, so the next start stands here again. */
+static bool short_batch(k2m_core *m)
+{
+    const k2_config *c = m->c.config;
+    uint32_t flat = k2_replay_groups_flat(m->replay);
+    if (c->rollout_refill_max == 0 || flat <= c->rollout_refill_max) return true;
+    const char *stops = strcmp(c->policy_refill, "stop") == 0 ? " (policy.refill is \"stop\")" : "";
+    char text[160];
+    snprintf(text, sizeof text, "iteration %llu: %u groups have equal rewards, %llu of them were replaced (rollout.refill_max)",
+             (unsigned long long)m->iteration + 1, flat, (unsigned long long)c->rollout_refill_max);
+    if (*stops)
+        k2m_fail(m, K2_LIMIT, "%s%s", text, stops);
+    else
+        k2m_log(m, K2_LOG_WARN, "%s", text);
+    return !*stops;
+}
+
 /* All of the iteration's requests and scores are in. */
 static void generated(k2m_core *m)
 {
+    if (!short_batch(m)) return;
     k2_replay_counts n = k2_replay_count(m->replay);
     m->generate_ns = m->now_ns - m->generate_from_ns;
     m->generated_now = n.generated_total - m->generated_before;
@@ -529,6 +550,14 @@ static void batch_ready(k2m_core *m, const k2m_event *ev)
     barrier_phase(m, K2M_PHASE_TRAIN, K2_MSG_TRAIN);
 }
 
+static bool all_in(k2m_core *m)
+{
+    k2_replay_counts n = k2_replay_count(m->replay);
+    k2_replay_work work;
+    return m->phase == K2M_PHASE_GENERATE && m->inflight == 0 && n.running == 0 && n.finished == 0 &&
+           k2_replay_next(m->replay, m->iteration + 1, &work) == K2_NOT_FOUND;
+}
+
 /* Things that no single event ends are looked at after every event. */
 static void settle(k2m_core *m)
 {
@@ -556,11 +585,8 @@ static void settle(k2m_core *m)
     if (m->phase == K2M_PHASE_EVAL) k2m_eval_pump(m);
     if (m->phase == K2M_PHASE_GENERATE) {
         k2m_generate_pump(m);
-        k2_replay_counts n = k2_replay_count(m->replay);
-        k2_replay_work work;
-        if (m->phase == K2M_PHASE_GENERATE && m->inflight == 0 && n.running == 0 && n.finished == 0 &&
-            k2_replay_next(m->replay, m->iteration + 1, &work) == K2_NOT_FOUND)
-            generated(m);
+        if (all_in(m) && k2m_generate_fill(m)) k2m_generate_pump(m); /* a group that was dropped whole */
+        if (all_in(m)) generated(m);
     }
     if (m->phase == K2M_PHASE_STOP && k2m_all_ended(m)) {
         uint64_t stopping_ns = m->phase_since_ns;

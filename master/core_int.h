@@ -171,7 +171,7 @@ typedef struct k2m_report {
     k2m_report_kind kind;
     uint64_t iteration, version; /* version: that the iteration made, or that stood */
     bool trained;                /* the iteration had a batch */
-    uint32_t groups;             /* of the batch */
+    uint32_t groups, filtered;   /* of the batch; of the step, but left out of the batch: of equal rewards */
     uint64_t pretrain_from, pretrain_to;
     uint32_t correct, total;     /* of an evaluation */
     k2_digest digest;
@@ -385,7 +385,7 @@ struct k2m_core {
     uint32_t unrewarded;            /* answers in a row whose reward failed to the last try */
     char failure[160];              /* the last one of this phase, for the error when nothing moves any more */
     uint64_t generate_from_ns, generate_ns, train_from_ns, train_ns, update_from_ns, update_ns, generated_before, generated_now;
-    uint32_t batch_groups;
+    uint32_t batch_groups, batch_flat; /* of them, those left out of the batch */
     uint32_t *order;                /* shuffled prompts of an epoch */
     uint64_t order_epoch;           /* + 1; 0 = none yet */
     k2m_rates rates;
@@ -417,6 +417,8 @@ k2_code k2m_core_new(const k2m_core_config *config, k2m_core **out, k2_error *er
 void k2m_core_free(k2m_core *m);
 /* What k2m_core_new would allocate; of the configuration's pointers only `config` is looked at. */
 uint64_t k2m_core_bytes(const k2m_core_config *config);
+/* Groups that one step may take: those in work, and those begun in place of such with equal rewards. */
+uint64_t k2m_step_groups(const k2_config *c);
 /* Replay's limits as the configuration gives them; what --dry-run and the memory check show. */
 k2_replay_config k2m_replay_config(const k2_config *c, uint32_t prompt_tokens_max);
 
@@ -512,6 +514,8 @@ void k2m_rates_count(k2m_core *m);                                    /* after e
 
 /* generate.c */
 void k2m_generate_begin(k2m_core *m);
+bool k2m_generate_fill(k2m_core *m); /* true: groups were begun */
+bool k2m_batch_leaves_out(const k2m_core *m, uint64_t group); /* its rewards are equal, and such groups are replaced */
 void k2m_generate_pump(k2m_core *m);
 void k2m_eval_begin(k2m_core *m);
 void k2m_eval_pump(k2m_core *m);

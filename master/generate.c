@@ -95,21 +95,38 @@ static void begin(k2m_core *m, k2m_phase p)
     k2m_phase_set(m, p);
 }
 
-void k2m_generate_begin(k2m_core *m)
+/* A batch has rollout.groups groups from which something can be learnt: for each that turns out to have equal rewards another
+ * is begun, up to rollout.refill_max of them. How many it takes follows from the groups' own rewards in order of their numbers,
+ * and is the same whoever answers first; and it is told from what the buffer holds, so a restart goes on with the same count.
+ */
+bool k2m_generate_fill(k2m_core *m)
 {
     const k2_config *c = m->c.config;
     k2_error err;
-    begin(m, K2M_PHASE_GENERATE);
-    m->generate_from_ns = m->now_ns;
-    m->generated_before = k2_replay_count(m->replay).generated_total;
-    uint32_t open = k2_replay_groups_open(m->replay);
-    for (; open < c->rollout_groups; open++) {
+    uint64_t refill = K2_MIN(k2_replay_groups_flat(m->replay), c->rollout_refill_max);
+    uint32_t open = k2_replay_groups_open(m->replay), before = open;
+    for (; open < c->rollout_groups + refill; open++) {
         uint64_t group = k2_replay_count(m->replay).next_group;
         uint32_t prompt = k2m_core_prompt_of(m, group);
         k2_code code = k2_replay_add_group(m->replay, group, prompt, (uint32_t)c->rollout_group_size, m->c.prompts.ids[prompt],
                                            m->c.prompts.lengths[prompt], &err);
         K2_ASSERT(code == K2_OK); /* save_due saw to the room */
     }
+    return open > before;
+}
+
+bool k2m_batch_leaves_out(const k2m_core *m, uint64_t group)
+{
+    return m->c.config->rollout_refill_max > 0 && k2_replay_group_flat(m->replay, group);
+}
+
+void k2m_generate_begin(k2m_core *m)
+{
+    k2_error err;
+    begin(m, K2M_PHASE_GENERATE);
+    m->generate_from_ns = m->now_ns;
+    m->generated_before = k2_replay_count(m->replay).generated_total;
+    (void)k2m_generate_fill(m);
     /* What an earlier process got whole but not scored. */
     uint64_t group;
     uint32_t size;
@@ -321,6 +338,7 @@ void k2m_scored(k2m_core *m, const k2m_event *ev)
     if (ev->has_reward && k2_replay_score(m->replay, ev->id, reward, &err) == K2_OK) {
         if (K2_PLANTED(RATES_EARLY)) k2m_rates_group(m, info.group);
         m->unrewarded = 0;
+        if (k2_replay_group_flat(m->replay, info.group)) (void)k2m_generate_fill(m); /* while the others are still at work */
         return;
     }
     uint32_t tries = count_try(m, ev->id);

@@ -185,8 +185,8 @@ void k2m_put_aside(k2m_io *io, const k2m_action *a);
 void k2m_calls_drop(k2m_io *io);
 /* batch.c */
 void k2m_batch_make(k2m_io *io, uint64_t step);
-/* The batch of a step as trainers get it. */
-k2_code k2m_batch_encode(const k2_replay *r, uint64_t step, k2_buf *out, k2_error *err);
+/* The batch of a step as trainers get it: where equal rewards are replaced (rollout.refill_max), without the groups that have them. */
+k2_code k2m_batch_encode(const k2m_core *m, uint64_t step, k2_buf *out, k2_error *err);
 /* latest.c: `latest` and the removal of older checkpoints, on a pool thread */
 void k2m_latest_write(k2m_io *io, uint64_t number);
 /* workers.c: children and control messages */

@@ -11,6 +11,11 @@ typedef struct piece {
     size_t count, size;
 } piece;
 
+uint64_t k2m_step_groups(const k2_config *c)
+{
+    return c->rollout_groups + c->rollout_refill_max;
+}
+
 k2_replay_config k2m_replay_config(const k2_config *c, uint32_t prompt_tokens_max)
 {
     k2_replay_config r = {.group_size_max = (uint32_t)c->rollout_group_size,
@@ -18,7 +23,7 @@ k2_replay_config k2m_replay_config(const k2_config *c, uint32_t prompt_tokens_ma
                           .prompt_tokens_max = K2_MAX(prompt_tokens_max, 1u)};
     uint64_t kept = K2_MIN(c->run_checkpoint_every, 64) + 2;
     for (;; kept--) {
-        r.groups_max = (uint32_t)K2_MIN(c->rollout_groups * kept, K2_REPLAY_GROUPS_MAX);
+        r.groups_max = (uint32_t)K2_MIN(k2m_step_groups(c) * kept, K2_REPLAY_GROUPS_MAX);
         uint64_t group = (r.prompt_tokens_max + 63) / 64 + c->rollout_group_size * ((c->rollout_max_tokens + 63) / 64);
         r.tokens_max = r.groups_max * group * 64;
         if (kept <= 2 || k2_replay_bytes(&r) <= K2M_REPLAY_BYTES_MAX) return r;

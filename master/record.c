@@ -218,6 +218,7 @@ static bool apply_rates(k2m_core *m, const void *bytes, size_t len)
     if (len < sizeof x) return false;
     memcpy(&x, bytes, sizeof x);
     if ((len - sizeof x) % sizeof item != 0 || (len - sizeof x) / sizeof item != x.count) return false;
+    if (!k2m_rates_on(m)) return true; /* who reads a dead run has no prompts, and begins no group */
     if (!x.more) k2m_rates_reset(m, x.step);
     for (uint64_t i = 0; i < x.count; i++) {
         memcpy(&item, (const char *)bytes + sizeof x + i * sizeof item, sizeof item);

@@ -71,7 +71,7 @@ static k2_code batches_put(k2_quarantine *q, const k2m_core *m, uint64_t from, u
     for (uint64_t s = from; s <= to && code == K2_OK; s++) {
         k2_buf bytes;
         k2_buf_init(&bytes, (size_t)1 << 40);
-        code = k2m_batch_encode(m->replay, s, &bytes, err);
+        code = k2m_batch_encode(m, s, &bytes, err);
         if (code == K2_OK) code = k2_quarantine_put_batch(q, s, bytes.data, bytes.len, err);
         k2_buf_fini(&bytes);
     }

@@ -48,18 +48,21 @@ void k2m_reporter_batch(k2m_reporter *p, const k2m_core *m, uint64_t step)
 {
     uint64_t group;
     uint32_t size;
-    double reward = 0, length = 0, cuts = 0;
+    double reward = 0, length = 0, cuts = 0, answers = 0;
     p->batch_trajectories = 0;
-    for (uint32_t at = 0; k2_replay_group_next(m->replay, step, &at, &group, &size);)
+    for (uint32_t at = 0; k2_replay_group_next(m->replay, step, &at, &group, &size);) {
+        bool left_out = k2m_batch_leaves_out(m, group);
         for (uint32_t k = 0; k < size; k++) {
             k2_replay_info info;
             if (k2_replay_find(m->replay, k2_replay_id(group, k), &info) != K2_OK || info.state == K2_REPLAY_DROPPED) continue;
-            p->batch_trajectories++;
+            p->batch_trajectories += !left_out;
+            answers++; /* what is earned is told of all answers: those left out are the prompts that are easy or hopeless */
             reward += info.reward;
             length += info.generated;
             cuts += info.cuts;
         }
-    double n = p->batch_trajectories ? p->batch_trajectories : 1;
+    }
+    double n = answers > 0 ? answers : 1;
     p->batch_reward = reward / n;
     p->batch_length = length / n;
     p->batch_cuts = cuts / n;
@@ -159,6 +162,10 @@ static void report_iteration(k2m_reporter *p, const k2m_report *r)
         scalar(p, "run", list[i].name, r->iteration, list[i].value);
     }
     if (r->success.on) success_metrics(p, &b, r);
+    if (p->run->config.rollout_refill_max > 0) {
+        put(&b, "groups_filtered", r->filtered);
+        scalar(p, "run", "groups_filtered", r->iteration, r->filtered);
+    }
     if (r->trained) trained_metrics(p, &b, "train", r->iteration);
     end_line(p, &b);
     p->generate_s += seconds(r->generate_ns);

@@ -371,6 +371,36 @@ uint32_t k2_replay_groups_ready(const k2_replay *r)
     return n;
 }
 
+static bool flat(const k2_replay *r, const k2i_group *g)
+{
+    const k2i_trajectory *first = NULL;
+    for (uint32_t i = 0; i < g->size; i++) {
+        const k2i_trajectory *t = k2i_member(r, g, i);
+        bool scored = t->state == K2_REPLAY_SCORED || t->state == K2_REPLAY_CONSUMED;
+        if (!scored && t->state != K2_REPLAY_DROPPED && !K2_PLANTED(FLAT_BEFORE_WHOLE)) return false;
+        if (!scored || t->generated == 0) continue;
+        if (first && (float)t->reward != (float)first->reward) return false;
+        first = t;
+    }
+    return true;
+}
+
+bool k2_replay_group_flat(const k2_replay *r, uint64_t group)
+{
+    const k2i_group *g = k2i_group_find(r, group);
+    return g && flat(r, g);
+}
+
+uint32_t k2_replay_groups_flat(const k2_replay *r)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < r->counts.groups; k++) {
+        const k2i_group *g = &r->groups[r->order[k]];
+        n += g->step == 0 && flat(r, g);
+    }
+    return n;
+}
+
 k2_replay_counts k2_replay_count(const k2_replay *r)
 {
     return r->counts;

@@ -180,6 +180,11 @@ bool k2_replay_group_next(const k2_replay *r, uint64_t step, uint32_t *cursor, u
 uint32_t k2_replay_groups_open(const k2_replay *r);
 /* Whole groups ready to be taken. */
 uint32_t k2_replay_groups_ready(const k2_replay *r);
+/* True where nothing can be learnt from a group: every member has a reward or is dropped, and no two of those that have one, and a
+ * token, differ in it (as floats, which is what trainers are given). False for a group that is not held. */
+bool k2_replay_group_flat(const k2_replay *r, uint64_t group);
+/* Such groups among those that no step has taken. */
+uint32_t k2_replay_groups_flat(const k2_replay *r);
 
 typedef struct k2_replay_counts {
     /* present */

@@ -68,7 +68,7 @@ typedef struct k2i_loss_ops {
  *                source: DeepSeekMath 2024 (GRPO), DAPO 2025 (clip-higher, token-level)
  *
  * dapo           grpo, and a group of equal rewards is filtered out: M is the tokens of the others (dynamic sampling). The
- *                paper samples until the batch is full again; here a step has the groups of its iteration, and is smaller by those.
+ *                master fills the batch up again where rollout.refill_max says so, and then no such group comes here.
  *                Its soft punishment of long answers is k2i_shape's.
  *                source: DAPO 2025 (Yu et al.), eq. 8 to 13; NVIDIA-NeMo/RL docs/guides/grpo.md
  *

@@ -20,6 +20,7 @@
     X(RELEASED_EARLY, "master: a batch is forgotten when it is trained, before a checkpoint covers it")             \
     X(RATES_EARLY, "master: a prompt's priority follows rewards that no step was trained with yet")                 \
     X(RATES_FORGOTTEN, "master: success rates of prompts are not written with a checkpoint")                        \
+    X(FLAT_BEFORE_WHOLE, "replay: a group is taken for one of equal rewards before all of them are in")             \
     X(CUT_LOST, "replay: the record of a cut is not written")                                                       \
     X(TRAINED_TWICE, "replay: the record that a batch was trained is not written")                                  \
     X(PROMPT_SKIPPED, "replay: a prompt is left out after a restart from a snapshot")                               \

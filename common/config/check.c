@@ -53,10 +53,13 @@ static k2_code check_rollout(const k2_config *c, k2_error *err)
     if (c->rollout_cache_tokens < c->rollout_page_tokens)
         return k2_error_set(err, K2_BAD_INPUT, "rollout.cache_tokens: found %llu, expected at least one page (%llu)",
                             (unsigned long long)c->rollout_cache_tokens, (unsigned long long)c->rollout_page_tokens);
-    if (c->rollout_groups * c->rollout_group_size > 1048576)
-        return k2_error_set(err, K2_BAD_INPUT,
-                            "rollout.groups: %llu groups of %llu trajectories, expected at most 1048576 trajectories",
-                            (unsigned long long)c->rollout_groups, (unsigned long long)c->rollout_group_size);
+    if (c->rollout_groups + c->rollout_refill_max > 65536)
+        return k2_error_set(err, K2_BAD_INPUT, "rollout.refill_max: found %llu, expected at most 65536 - rollout.groups (%llu)",
+                            (unsigned long long)c->rollout_refill_max, (unsigned long long)(65536 - c->rollout_groups));
+    if ((c->rollout_groups + c->rollout_refill_max) * c->rollout_group_size > 1048576)
+        return k2_error_set(
+            err, K2_BAD_INPUT, "rollout.groups: %llu groups of %llu trajectories, expected at most 1048576 trajectories",
+            (unsigned long long)(c->rollout_groups + c->rollout_refill_max), (unsigned long long)c->rollout_group_size);
     if (is(c->reward_kind, "command") != (c->reward_command.count > 0))
         return k2_error_set(err, K2_BAD_INPUT, "reward.command: found %u items, expected %s for reward.kind \"%s\"",
                             c->reward_command.count, is(c->reward_kind, "command") ? "a program" : "none", c->reward_kind);

@@ -138,6 +138,8 @@
         "threads of one engine; 0 = cores / workers, fewer for a small model")                                                   \
     U64(rollout_group_size, "rollout.group_size", 8, 1, 1024, SAME, "trajectories sampled for one prompt")                       \
     U64(rollout_groups, "rollout.groups", 32, 1, 65536, SAME, "prompts in work in one iteration, resumed ones included")         \
+    U64(rollout_refill_max, "rollout.refill_max", 0, 0, 65535, SAME,                                                             \
+        "DAPO's dynamic sampling: groups of equal rewards leave the batch and others are begun for them, so many an iteration; 0 = off") \
     U64(rollout_budget_tokens, "rollout.budget_tokens", 32, 1, 1048576, SAME,                                                    \
         "new tokens that one trajectory may get in one iteration before it is cut")                                              \
     U64(rollout_max_tokens, "rollout.max_tokens", 64, 1, 1048576, SAME, "most tokens of one answer")                             \
@@ -169,6 +171,8 @@
          "a trajectory that ends its worker three times while it is alone there: its group is dropped, or the run stops")        \
     ENUM(policy_reward, "policy.reward", "drop", "drop|stop", FREE,                                                              \
          "an answer whose reward failed to the last try: its trajectory is dropped, or the run stops")                           \
+    ENUM(policy_refill, "policy.refill", "train", "train|stop", FREE,                                                            \
+         "more than rollout.refill_max groups have equal rewards: the smaller batch is trained, or the run stops")               \
     U64(policy_max, "policy.max", 1000, 0, UINT64_MAX, FREE,                                                                     \
         "of each of the three, so many at most: one more stops the run; 0 = no limit")                                           \
     U64(policy_kept, "policy.kept", 16, 0, 100000, FREE,                                                                         \

@@ -2,7 +2,8 @@
 # kill -9 of any process in the middle of an iteration changes nothing in the end, and leaves no process behind.
 . "$(dirname "$0")/lib.sh"
 small_config
-sed -i 's|"task_prompts": 64|&, "sampling": "priority"|' "$SCRATCH/small.json"
+# What an iteration begins depends on the rewards of those before it, and on its own.
+sed -i 's|"task_prompts": 64|&, "sampling": "priority"|; s|"groups": 10|&, "refill_max": 5|' "$SCRATCH/small.json"
 
 run calm
 want=$(json "$result" weights_digest)

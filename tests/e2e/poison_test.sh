@@ -35,6 +35,18 @@ counts() { # counts NAME KEY WANT: of the last run
   same "$(json "$result" "$2")" "$3" "$2 of $1"
 }
 
+# stops NAME POLICY WANT OPTIONS: the run stops and says by which policy; the same command without it goes on to the weights WANT.
+stops() {
+  local name=$1 policy=$2 want=$3 rc=0
+  shift 3
+  timeout 100 "$K2RL" master --cfg "$SCRATCH/small.json" --run-dir "$SCRATCH/$name" "$@" --set "policy.$policy=stop" \
+    >"$SCRATCH/$name.out" 2>"$SCRATCH/$name.err" || rc=$?
+  [ "$rc" != 0 ] && [ "$rc" != 124 ] || fail "policy.$policy=stop: status $rc"
+  grep -q "policy.$policy is \"stop\"" "$SCRATCH/$name.err" || fail "what stopped it is not said: $(cat "$SCRATCH/$name.err")"
+  run "$name" "$@"
+  same "$(json "$result" weights_digest)" "$want" "weights_digest of $name, stopped by policy.$policy and gone on with"
+}
+
 # replay STATUS PATTERN DIR [OPTIONS]
 replay() {
   local want=$1 pattern=$2 rc=0
@@ -57,11 +69,7 @@ for r in 1 2; do
   grep -q '^reproduced$' "$SCRATCH/replay.out" || fail "$step of nan-$r is not reproduced"
 done
 replay 0 '"reproduced": true' "$SCRATCH/nan-1/quarantine/$step" --json
-! timeout 100 "$K2RL" master --cfg "$SCRATCH/small.json" --run-dir "$SCRATCH/stop" "${unclipped[@]}" --set policy.nan=stop \
-  >"$SCRATCH/stop.out" 2>"$SCRATCH/stop.err" || fail "policy.nan=stop did not stop the run"
-grep -q 'policy.nan' "$SCRATCH/stop.err" || fail "what stopped it is not said: $(cat "$SCRATCH/stop.err")"
-run stop "${unclipped[@]}"
-same "$(json "$result" weights_digest)" "$nan" "weights_digest of a run that was stopped by its policy and gone on with"
+stops nan-stop nan "$nan" "${unclipped[@]}"
 echo "infinity: skipped, put aside, repeated; policy.nan=stop stops"
 
 # A prompt at which every engine dies.
@@ -71,6 +79,7 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-}:verify_asan_link_order=0" K2_POISON='"tra
 twice prompt
 counts prompt dropped_poison 1
 counts prompt dropped 4
+stops prompt-stop poison "$(json "$result" weights_digest)"
 grep -q 'poison: trajectory 3073 ended 3 worker processes' "$SCRATCH/prompt-2/logs/master-0.log" || fail "the master names no poison"
 replay 0 'ended by signal 6' "$SCRATCH/prompt-1/quarantine/prompt-3073"
 unset LD_PRELOAD
@@ -82,6 +91,7 @@ reward_of 3073 'sleep 1001' hang
 twice hang "$with_reward" --set reward.timeout_ms=300 --set reward.retries=1
 counts hang dropped_reward 1
 counts hang dropped 1
+stops hang-stop reward "$(json "$result" weights_digest)" "$with_reward" --set reward.timeout_ms=300 --set reward.retries=1
 ! grep -lsx 'sleep.1001.' /proc/[0-9]*/cmdline >/dev/null || fail "what a hanging reward command had started is left"
 replay 0 'no reward: .*within 300 ms' "$SCRATCH/hang-2/quarantine/reward-3073"
 echo "a reward that hangs: dropped, put aside, repeated"

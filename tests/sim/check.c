@@ -270,13 +270,50 @@ static void check_tokens(sim *s, const k2_replay_info *info, uint64_t step)
     }
 }
 
+/* Nothing can be learnt from it: all answers that have a reward have the same one. */
+static bool equal_rewards(const sim *s, uint64_t group, uint32_t size)
+{
+    k2_replay_info info;
+    double least = 2, most = -1;
+    for (uint32_t k = 0; k < size; k++) {
+        (void)k2_replay_find(s->core->replay, k2_replay_id(group, k), &info);
+        if (info.state == K2_REPLAY_QUEUED || info.state == K2_REPLAY_RUNNING || info.state == K2_REPLAY_FINISHED) return false;
+        if (info.state == K2_REPLAY_DROPPED) continue;
+        least = K2_MIN(least, info.reward);
+        most = K2_MAX(most, info.reward);
+    }
+    return most <= least;
+}
+
+/* All groups of the iteration, those that are still cut included. */
+static void check_filled(sim *s, uint64_t step)
+{
+    uint64_t group, equal = 0, all = 0;
+    uint32_t size;
+    for (uint32_t at = 0; k2_replay_group_next(s->core->replay, 0, &at, &group, &size);) {
+        k2_replay_info info;
+        (void)k2_replay_find(s->core->replay, k2_replay_id(group, 0), &info);
+        if (info.step != 0 && info.step != step) continue;
+        bool is = equal_rewards(s, group, size);
+        all++;
+        equal += is;
+        if (k2m_batch_leaves_out(s->core, group) != (is && s->world.refill))
+            sim_break(s, SIM_CHECK_BATCH, "group %llu is %s the batch of step %llu", (ull)group, is ? "in" : "left out of",
+                      (ull)step);
+    }
+    uint64_t want = s->config.rollout_groups + K2_MIN(equal, s->config.rollout_refill_max);
+    if (all != want)
+        sim_break(s, SIM_CHECK_BATCH, "step %llu: %llu groups were begun, %llu of them have equal rewards, expected %llu",
+                  (ull)step, (ull)all, (ull)equal, (ull)want);
+}
+
 k2_digest sim_batch_digest(sim *s, uint64_t step)
 {
     k2_digest_stream *d = k2_digest_begin();
     uint64_t group;
     uint32_t size;
     for (uint32_t at = 0; k2_replay_group_next(s->core->replay, step, &at, &group, &size);)
-        for (uint32_t k = 0; k < size; k++) {
+        for (uint32_t k = 0; k < size && !k2m_batch_leaves_out(s->core, group); k++) {
             k2_replay_info info;
             (void)k2_replay_find(s->core->replay, k2_replay_id(group, k), &info);
             if (info.state == K2_REPLAY_DROPPED) continue;
@@ -323,6 +360,7 @@ void sim_check_batch(sim *s, uint64_t step, k2_digest d)
     uint64_t group;
     uint32_t size;
     if (step >= SIM_STEPS) return;
+    if (step > k2_replay_count(s->core->replay).step_consumed) check_filled(s, step); /* else one of recovery */
     s->batches[step].count = 0;
     for (uint32_t at = 0; k2_replay_group_next(s->core->replay, step, &at, &group, &size);) {
         for (uint32_t k = 0; k < size; k++) check_member(s, step, k2_replay_id(group, k));

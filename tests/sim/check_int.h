@@ -7,6 +7,7 @@
     X(ONCE, "once", "no trajectory is trained in two steps, and no step is given two batches")                             \
     X(LOST, "lost", "every trajectory that was begun is trained or still waits at the end")                                \
     X(PROMPTS, "prompts", "groups follow one another without a gap, each with its epoch's next prompt or the one drawn")   \
+    X(BATCH, "batch", "for each group of equal rewards another is begun, up to the maximum, and it leaves the batch")      \
     X(DURABLE, "durable", "after a restart everything is known that somebody was told: tokens, batches, versions")         \
     X(VERSIONS, "versions", "neither the version in force nor the gate nor the versions of a trajectory's tokens go back") \
     X(GATE, "gate", "training tokens come from engines of the table that hold the gate's weights; all do when it opens")   \

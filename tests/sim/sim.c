@@ -340,12 +340,12 @@ static void choose_faults(sim *s)
 
 sim_world sim_seed_world(uint64_t seed)
 {
-    return (sim_world){.sync = seed % 5 == 4, .poison = seed % 4 == 0, .priority = seed % 3 == 2};
+    return (sim_world){.sync = seed % 5 == 4, .poison = seed % 4 == 0, .priority = seed % 3 == 2, .refill = seed % 7 % 4 == 1};
 }
 
 uint32_t sim_world_number(sim_world world)
 {
-    return (uint32_t)(world.sync + 2 * world.poison + 4 * world.priority);
+    return (uint32_t)(world.sync + 2 * world.poison + 4 * world.priority + 8 * world.refill);
 }
 
 static void configure(k2_config *c, uint64_t seed, sim_world world, bool calm)
@@ -364,6 +364,7 @@ static void configure(k2_config *c, uint64_t seed, sim_world world, bool calm)
     c->rollout_workers = calm ? 2 : 1 + seed / 3 % 4;
     c->rollout_groups = 4;
     c->rollout_group_size = 3;
+    c->rollout_refill_max = world.refill ? 2 : 0;
     c->rollout_budget_tokens = 6;
     c->rollout_max_tokens = 20;
     c->eval_max_tokens = 12;

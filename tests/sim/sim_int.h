@@ -153,9 +153,10 @@ typedef struct sim_world {
     bool sync;     /* the mode */
     bool poison;   /* some prompts end their engine */
     bool priority; /* prompts are drawn by priority */
+    bool refill;   /* groups of equal rewards are replaced */
 } sim_world;
 
-#define SIM_WORLDS 8u
+#define SIM_WORLDS 16u
 
 /* What a group in a batch says of its prompt. */
 typedef struct sim_told {

@@ -208,7 +208,7 @@ static void the_same_prompts_are_drawn_whatever_happens(void **state)
 }
 
 /* Of more prompts than one record holds, all rates come back; a damaged record is refused. */
-static k2m_core *core_of(const k2_config *c, void (*record)(void *, uint32_t, const void *, size_t), void *arg)
+static k2m_core *core_of(const k2_config *c, uint32_t count, void (*record)(void *, uint32_t, const void *, size_t), void *arg)
 {
     enum { MANY = 1000 };
     static int32_t id;
@@ -221,7 +221,7 @@ static k2m_core *core_of(const k2_config *c, void (*record)(void *, uint32_t, co
         lengths[i] = 1;
     }
     k2m_core_config cc = {.config = c,
-                          .prompts = {.ids = ids, .lengths = lengths, .count = MANY, .length_max = 1},
+                          .prompts = {.ids = ids, .lengths = lengths, .count = count, .length_max = 1},
                           .vocab = 264,
                           .checkpoints_dir = "/run/checkpoints",
                           .record = record,
@@ -253,7 +253,7 @@ static void a_checkpoint_keeps_all_rates(void **state)
     static k2_config c;
     k2_config_defaults(&c);
     snprintf(c.data_sampling, sizeof c.data_sampling, "priority");
-    k2m_core *b = core_of(&c, ignore, NULL), *a = core_of(&c, into, b);
+    k2m_core *b = core_of(&c, 1000, ignore, NULL), *a = core_of(&c, 1000, into, b), *dead = core_of(&c, 0, ignore, NULL);
     for (uint32_t i = 0; i < 1000; i++)
         if (i % 7) assert_true(k2m_rates_set(a, i, i * 1000003u % (K2M_RATE_ONE + 1)));
     assert_true(k2m_rates_set(b, 3, 17)); /* what was known before is forgotten */
@@ -264,6 +264,10 @@ static void a_checkpoint_keeps_all_rates(void **state)
     assert_int_equal(a->rates.seen, b->rates.seen);
     assert_int_equal(a->rates.total, b->rates.total);
     for (uint64_t g = 0; g < 1000; g++) assert_int_equal(k2m_core_prompt_of(a, g), k2m_core_prompt_of(b, g));
+    a->c.record_arg = dead; /* who looks at a dead run has no prompts and passes over them */
+    k2m_record_checkpoint(a);
+    assert_false(k2m_core_success(dead).on);
+    k2m_core_free(dead);
     k2m_core_free(a);
     k2m_core_free(b);
 }

@@ -37,8 +37,10 @@ static k2_replay_token token_of(k2_digest weights, uint64_t version, uint64_t id
     return (k2_replay_token){.id = (int32_t)(d.lo % 256), .logp = -(float)(d.hi % 1000) / 100, .version = (uint32_t)version};
 }
 
-static double reward_of(uint64_t id)
+static double reward_of(const sim *s, uint64_t id)
 {
+    uint64_t group = k2_replay_group_of(id);
+    if (s->faults.equal && k2_hash64(&group, sizeof group, 4) % s->faults.equal == 0) return 1;
     return (double)(k2_hash64(&id, sizeof id, 3) % 2);
 }
 
@@ -53,7 +55,7 @@ static k2_digest batch_digest(sim *s, uint64_t step)
     uint64_t group;
     uint32_t size;
     for (uint32_t at = 0; k2_replay_group_next(s->core->replay, step, &at, &group, &size);)
-        for (uint32_t k = 0; k < size; k++) {
+        for (uint32_t k = 0; k < size && !k2m_batch_leaves_out(s->core, group); k++) {
             k2_replay_info info;
             (void)k2_replay_find(s->core->replay, k2_replay_id(group, k), &info);
             if (info.state == K2_REPLAY_DROPPED) continue;
@@ -435,7 +437,7 @@ static void score(sim *s, const k2m_action *a)
         sim_event(s, &(k2m_event){.type = K2M_EV_SCORED,
                                   .id = a->ids[i],
                                   .has_reward = !bad,
-                                  .reward = reward_of(a->ids[i]),
+                                  .reward = reward_of(s, a->ids[i]),
                                   .text = "sim",
                                   .ids = i + 1 == a->count ? a->ids : NULL});
     }

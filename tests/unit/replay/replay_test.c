@@ -183,6 +183,39 @@ static void whole_groups_only(void **state)
     k2_replay_free(r);
 }
 
+static void give(k2_replay *r, uint64_t group, uint32_t i, double reward)
+{
+    uint64_t id = k2_replay_id(group, i);
+    assert_int_equal(k2_replay_start(r, id, 1, 9, NULL), K2_OK);
+    assert_int_equal(chunk(r, id, 0, 2, 0), K2_OK);
+    assert_int_equal(k2_replay_finish_as(r, id, K2_REPLAY_FINISH_STOP, NULL), K2_OK);
+    assert_int_equal(k2_replay_score(r, id, reward, NULL), K2_OK);
+}
+
+/* Of equal rewards, once all are in; what was dropped is no difference, and neither is one that no float can hold. */
+static void flat_groups(void **state)
+{
+    (void)state;
+    k2_replay *r = make(&small);
+    for (uint64_t g = 0; g < 3; g++) assert_int_equal(k2_replay_add_group(r, g, g, 3, prompt, 4, NULL), K2_OK);
+    give(r, 0, 0, 0.5);
+    give(r, 0, 2, 0.5 + 1e-12);
+    assert_false(k2_replay_group_flat(r, 0));
+    assert_int_equal(k2_replay_drop(r, k2_replay_id(0, 1), "", NULL), K2_OK);
+    assert_true(k2_replay_group_flat(r, 0));
+    for (uint32_t i = 0; i < 3; i++) give(r, 1, i, i == 1);
+    assert_false(k2_replay_group_flat(r, 1));
+    for (uint32_t i = 0; i < 3; i++) assert_int_equal(k2_replay_drop(r, k2_replay_id(2, i), "", NULL), K2_OK);
+    assert_true(k2_replay_group_flat(r, 2));
+    assert_false(k2_replay_group_flat(r, 3));
+    assert_int_equal(k2_replay_groups_flat(r), 2);
+    assert_int_equal(k2_replay_take(r, 1, 1, NULL, NULL), K2_OK);
+    assert_int_equal(k2_replay_groups_flat(r), 1);
+    assert_int_equal(k2_replay_consume(r, 1, NULL), K2_OK);
+    assert_true(k2_replay_group_flat(r, 0)); /* as long as it is held: a batch may be made again */
+    k2_replay_free(r);
+}
+
 static void caps(void **state)
 {
     (void)state;
@@ -265,8 +298,11 @@ static void hostile_records(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(resumed_first_then_new), cmocka_unit_test(exactly_once),
-                                       cmocka_unit_test(whole_groups_only), cmocka_unit_test(caps),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(resumed_first_then_new),
+                                       cmocka_unit_test(exactly_once),
+                                       cmocka_unit_test(whole_groups_only),
+                                       cmocka_unit_test(flat_groups),
+                                       cmocka_unit_test(caps),
                                        cmocka_unit_test(hostile_records)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
