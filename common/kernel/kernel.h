@@ -102,7 +102,14 @@ k2_part k2_kern_part(size_t m, size_t n, size_t parts, size_t part);
 /* One part of k2_kern_gemm. */
 void k2_kern_gemm_part(const k2_gemm *g, size_t parts, size_t part);
 
+/* From where to where part `part` of `parts` goes in `total` things that may be cut every `unit`: as even as may be, perhaps empty. */
+typedef struct k2_range {
+    size_t from, to;
+} k2_range;
+k2_range k2_kern_share(size_t total, size_t unit, size_t parts, size_t part);
+
 /* Packed panels hold B as ceil(n/16) blocks of [k][16], zero-filled: pack a weight once per version, multiply often. */
+#define K2_PANEL_COLUMNS 16u
 static inline size_t k2_kern_packed_floats(size_t n, size_t k)
 {
     return (n + 15) / 16 * 16 * k;

@@ -1,27 +1,22 @@
 /* Cutting a product for the threads of a team. Every element is one chain over k, so any cut gives the same bits. */
 #include "common/kernel/kernel.h"
 
-#define ROWS_TILE  8u
-#define COLS_PANEL 16u
-#define ROWS_MANY  32u /* for each part: then weights come from the cache often enough for every thread to read them all */
+#define ROWS_TILE 8u
+#define ROWS_MANY 32u /* for each part: then weights come from the cache often enough for every thread to read them all */
 
-/* Units of part `part`: whole ones, as even as may be. */
-static void spread(size_t total, size_t unit, size_t parts, size_t part, size_t *from, size_t *count)
+k2_range k2_kern_share(size_t total, size_t unit, size_t parts, size_t part)
 {
+    K2_ASSERT(part < parts && unit > 0);
     size_t units = (total + unit - 1) / unit, first = units * part / parts, end = units * (part + 1) / parts;
-    *from = K2_MIN(first * unit, total);
-    *count = K2_MIN(end * unit, total) - *from;
+    return (k2_range){K2_MIN(first * unit, total), K2_MIN(end * unit, total)};
 }
 
 k2_part k2_kern_part(size_t m, size_t n, size_t parts, size_t part)
 {
-    K2_ASSERT(part < parts);
-    k2_part p = {.m = m, .n = n};
-    if (m < ROWS_MANY * parts && n >= COLS_PANEL * parts)
-        spread(n, COLS_PANEL, parts, part, &p.n0, &p.n);
-    else
-        spread(m, ROWS_TILE, parts, part, &p.m0, &p.m);
-    return p;
+    bool columns = m < ROWS_MANY * parts && n >= K2_PANEL_COLUMNS * parts;
+    k2_range r = columns ? k2_kern_share(n, K2_PANEL_COLUMNS, parts, part) : k2_kern_share(m, ROWS_TILE, parts, part);
+    if (columns) return (k2_part){.m = m, .n0 = r.from, .n = r.to - r.from};
+    return (k2_part){.m0 = r.from, .m = r.to - r.from, .n = n};
 }
 
 void k2_kern_gemm_part(const k2_gemm *g, size_t parts, size_t part)

@@ -90,6 +90,7 @@ void k2i_pass_carve(k2i_carver *c, const k2_dims *d, uint32_t threads, size_t ro
     size_t wide =
         K2_MAX(K2_MAX(d->intermediate_size, d->moe_intermediate_size), d->n_shared_experts * d->moe_intermediate_size);
     p->rows = rows;
+    p->few = threads > 1 && rows < K2I_ROWS_FEW * threads;
     p->block = block_rows(threads, rows);
     p->logits_rows = logits_rows(d, p->block);
     p->chunks = words(c, k2i_blocks(rows * d->num_experts_per_tok) + d->n_routed_experts, 2);

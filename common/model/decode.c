@@ -52,9 +52,27 @@ static size_t rows_check(const k2_model *m, const k2_model_kv *kv, const k2_mode
 typedef struct head_arg {
     decode_mem *mem;
     const float *x;
+    size_t from, n; /* wanted rows [from, from+n) that are at work; few rows only */
 } head_arg;
 
-/* The same steps as the trainer's head, so that the bits are the same. */
+/* Hidden states of wanted rows [from, from+n), normed. The same steps as the trainer's head, so that the bits are the same. */
+static void head_norm(const head_arg *h, size_t from, size_t n, k2i_scratch *s)
+{
+    k2_model *m = h->mem->pass.m;
+    size_t D = m->d.hidden_size;
+    for (size_t i = 0; i < n; i++) memcpy(s->rows_a + i * D, h->x + (size_t)h->mem->wanted[from + i] * D, D * sizeof(float));
+    k2_kern_rmsnorm_fwd(n, D, s->rows_a, D, m->params + m->off_norm, (float)m->d.rms_norm_eps, s->rows_a, D, NULL);
+}
+
+/* Logits of wanted row i, to where the caller wants them. */
+static void head_give(const head_arg *h, size_t i, const float *logits)
+{
+    size_t V = h->mem->pass.m->d.vocab_size;
+    const k2_model_row *row = &h->mem->pass.list[h->mem->wanted[i]];
+    memcpy(row->logits, logits, V * sizeof(float));
+    if (row->softmax) *row->softmax = k2_kern_softmax_row(logits, V);
+}
+
 static void phase_head(void *arg, size_t task, uint32_t member)
 {
     const head_arg *h = arg;
@@ -63,13 +81,44 @@ static void phase_head(void *arg, size_t task, uint32_t member)
     k2i_scratch *s = &p->scratch[member];
     size_t from = task * p->logits_rows, n = K2_MIN(p->logits_rows, h->mem->wanted_count - from);
     size_t D = m->d.hidden_size, V = m->d.vocab_size;
-    for (size_t i = 0; i < n; i++) memcpy(s->rows_a + i * D, h->x + (size_t)h->mem->wanted[from + i] * D, D * sizeof(float));
-    k2_kern_rmsnorm_fwd(n, D, s->rows_a, D, m->params + m->off_norm, (float)m->d.rms_norm_eps, s->rows_a, D, NULL);
+    head_norm(h, from, n, s);
     k2i_linear(m->pack_head, V, D, n, s->rows_a, D, s->logits, V);
-    for (size_t i = 0; i < n; i++) {
-        const k2_model_row *row = &p->list[h->mem->wanted[from + i]];
-        memcpy(row->logits, s->logits + i * V, V * sizeof(float));
-        if (row->softmax) *row->softmax = k2_kern_softmax_row(s->logits + i * V, V);
+    for (size_t i = 0; i < n; i++) head_give(h, from + i, s->logits + i * V);
+}
+
+/* Few rows: all threads share the columns of some rows' logits, in the caller's scratch. */
+static void few_logits(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    const head_arg *h = arg;
+    k2i_pass *p = &h->mem->pass;
+    size_t D = p->m->d.hidden_size, V = p->m->d.vocab_size;
+    k2_range cols = k2_kern_share(V, K2_PANEL_COLUMNS, k2_kern_team_threads(p->m->team), task);
+    k2i_linear_cols(p->m->pack_head, cols, D, h->n, p->scratch[0].rows_a, D, p->scratch[0].logits, V);
+}
+
+static void few_give(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    const head_arg *h = arg;
+    head_give(h, h->from + task, h->mem->pass.scratch[0].logits + task * h->mem->pass.m->d.vocab_size);
+}
+
+static void head(decode_mem *mem)
+{
+    k2i_pass *p = &mem->pass;
+    k2_team *team = p->m->team;
+    head_arg h = {.mem = mem, .x = mem->acts.x};
+    size_t step = p->logits_rows;
+    if (!p->few) {
+        k2_kern_team_run(team, (mem->wanted_count + step - 1) / step, phase_head, &h);
+        return;
+    }
+    for (; h.from < mem->wanted_count; h.from += step) {
+        h.n = K2_MIN(step, mem->wanted_count - h.from);
+        head_norm(&h, h.from, h.n, &p->scratch[0]);
+        k2_kern_team_run(team, k2_kern_team_threads(team), few_logits, &h);
+        k2_kern_team_run(team, h.n, few_give, &h);
     }
 }
 
@@ -98,8 +147,7 @@ void k2_model_decode(k2_model *m, const k2_model_kv *kv, const k2_model_row *row
         mem.acts.x = mem.x_next;
         mem.x_next = x;
     }
-    head_arg head = {.mem = &mem, .x = mem.acts.x};
-    k2_kern_team_run(m->team, (mem.wanted_count + mem.pass.logits_rows - 1) / mem.pass.logits_rows, phase_head, &head);
+    head(&mem);
     k2_arena_reset(arena, mark);
     k2_kern_team_end(m->team);
     k2_hot_end();

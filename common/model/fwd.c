@@ -1,4 +1,6 @@
-/* One layer forward, for trainer and decoder alike, in tasks of one block of rows. */
+/* One layer forward, for trainer and decoder alike. Its steps take rows [t, t+n) and a share of the columns or heads; tasks are
+ * blocks of rows that go through several steps, or, where rows are few, shares of one step.
+ */
 #include "common/model/model_int.h"
 
 #include <math.h>
@@ -25,52 +27,59 @@ static const float *rope_row(const k2_model *m, uint32_t position)
     return m->rope + (size_t)position * m->d.qk_rope_head_dim;
 }
 
-/* ---- first phase: queries and keys ------------------------------------------------------------------------------- */
+/* What a task does of its rows' columns or heads: part `part` of `parts`. */
+typedef struct share {
+    size_t part, parts;
+} share;
 
-/* down: not yet there is the low-rank part before its norm. */
-static void queries(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, bool down)
+static const share whole = {0, 1};
+
+static k2_range columns(size_t n, share s)
 {
-    const k2_model *m = p->m;
-    const k2_dims *d = &m->d;
-    k2i_acts *a = p->a;
-    size_t D = d->hidden_size, Q = d->q_lora_rank, wq = m->width_q;
-    if (Q == 0) {
-        k2i_linear(l->pack[K2I_W_q], wq, D, n, a->h1 + t * D, D, a->q + t * wq, wq);
-        return;
-    }
-    if (down) k2i_linear(l->pack[K2I_W_q_a], Q, D, n, a->h1 + t * D, D, a->qa + t * Q, Q);
-    k2_kern_rmsnorm_fwd(n, Q, a->qa + t * Q, Q, m->params + l->off[K2I_W_q_a_norm], (float)K2_LORA_NORM_EPS, a->qan + t * Q, Q,
-                        a->rqa + t);
-    k2i_linear(l->pack[K2I_W_q_b], wq, Q, n, a->qan + t * Q, Q, a->q + t * wq, wq);
+    return k2_kern_share(n, K2_PANEL_COLUMNS, s.parts, s.part);
 }
 
-/* q_nope times W_uk, beside it the rotated part: a query against cached keys [latent | rotated]. */
-static void absorb_queries(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
+/* Heads, as many together as begin at a whole panel of the queries. */
+static k2_range heads(const k2_model *m, share s)
+{
+    size_t width = m->d.qk_nope_head_dim + m->d.qk_rope_head_dim, together = 1;
+    while (together * width % K2_PANEL_COLUMNS != 0) together *= 2;
+    return k2_kern_share(m->attn.heads, together, s.parts, s.part);
+}
+
+/* ---- steps: queries and keys ------------------------------------------------------------------------------------- */
+
+static void input_norm(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
 {
     const k2_model *m = p->m;
-    const k2_dims *d = &m->d;
-    size_t N = d->qk_nope_head_dim, R = d->qk_rope_head_dim, C = d->kv_lora_rank, H = d->num_attention_heads;
-    size_t W = m->attn.width, wq = m->width_q;
-    const float *q = p->a->q + t * wq;
-    float *qcat = p->a->qcat + t * H * W;
-    for (size_t h = 0; h < H; h++)
-        k2i_linear(k2i_matrix_at(l->uk_kn, h * m->uk_stride), C, N, n, q + h * (N + R), wq, qcat + h * W, H * W);
-    for (size_t i = 0; i < n; i++) {
-        float *row = qcat + i * H * W;
-        for (size_t h = 0; h < H; h++) {
-            memcpy(row + h * W + C, q + i * wq + h * (N + R) + N, R * sizeof(float));
-            memset(row + h * W + C + R, 0, (W - C - R) * sizeof(float));
-        }
-        k2_kern_rope(row + C, H, W, R, rope_row(m, p->position[t + i]), false);
-    }
+    size_t D = m->d.hidden_size;
+    k2_kern_rmsnorm_fwd(n, D, p->a->x + t * D, D, m->params + l->off[K2I_W_input_norm], (float)m->d.rms_norm_eps,
+                        p->a->h1 + t * D, D, p->a->r1 + t);
+}
+
+/* Queries and keys before their norms. */
+static void low_rank(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, share s)
+{
+    const k2_model *m = p->m;
+    size_t D = m->d.hidden_size, Q = m->d.q_lora_rank, wkv = m->width_kv;
+    const float *h1 = p->a->h1 + t * D;
+    if (Q) k2i_linear_cols(l->pack[K2I_W_q_a], columns(Q, s), D, n, h1, D, p->a->qa + t * Q, Q);
+    k2i_linear_cols(l->pack[K2I_W_kv_a], columns(wkv, s), D, n, h1, D, p->a->kva + t * wkv, wkv);
+}
+
+static void query_norm(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
+{
+    size_t Q = p->m->d.q_lora_rank;
+    if (Q == 0) return;
+    k2_kern_rmsnorm_fwd(n, Q, p->a->qa + t * Q, Q, p->m->params + l->off[K2I_W_q_a_norm], (float)K2_LORA_NORM_EPS,
+                        p->a->qan + t * Q, Q, p->a->rqa + t);
 }
 
 static void keys(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
 {
     const k2_model *m = p->m;
-    size_t C = m->d.kv_lora_rank, R = m->d.qk_rope_head_dim, W = m->attn.width, D = m->d.hidden_size, wkv = m->width_kv;
+    size_t C = m->d.kv_lora_rank, R = m->d.qk_rope_head_dim, W = m->attn.width, wkv = m->width_kv;
     float *kva = p->a->kva + t * wkv, *key = p->a->key + t * W;
-    k2i_linear(l->pack[K2I_W_kv_a], wkv, D, n, p->a->h1 + t * D, D, kva, wkv);
     k2_kern_rmsnorm_fwd(n, C, kva, wkv, m->params + l->off[K2I_W_kv_a_norm], (float)K2_LORA_NORM_EPS, key, W, p->a->rkv + t);
     for (size_t i = 0; i < n; i++) {
         float *row = key + i * W;
@@ -85,21 +94,41 @@ static void keys(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
     }
 }
 
-static void phase_qk(void *arg, size_t task, uint32_t member)
+/* q_nope times W_uk, beside it the rotated part: a query against cached keys [latent | rotated]. */
+static void absorb_queries(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, k2_range h)
 {
-    (void)member;
-    k2i_pass *p = arg;
-    k2_model *m = p->m;
-    const k2i_layer *l = &m->layers[p->layer];
-    size_t n, t = block(p, task, &n), D = m->d.hidden_size;
-    k2_kern_rmsnorm_fwd(n, D, p->a->x + t * D, D, m->params + l->off[K2I_W_input_norm], (float)m->d.rms_norm_eps,
-                        p->a->h1 + t * D, D, p->a->r1 + t);
-    queries(p, l, t, n, true);
-    absorb_queries(p, l, t, n);
-    keys(p, l, t, n);
+    const k2_model *m = p->m;
+    const k2_dims *d = &m->d;
+    size_t N = d->qk_nope_head_dim, R = d->qk_rope_head_dim, C = d->kv_lora_rank, H = d->num_attention_heads;
+    size_t W = m->attn.width, wq = m->width_q;
+    const float *q = p->a->q + t * wq;
+    float *qcat = p->a->qcat + t * H * W;
+    for (size_t i = h.from; i < h.to; i++)
+        k2i_linear(k2i_matrix_at(l->uk_kn, i * m->uk_stride), C, N, n, q + i * (N + R), wq, qcat + i * W, H * W);
+    for (size_t r = 0; r < n; r++) {
+        float *row = qcat + r * H * W;
+        for (size_t i = h.from; i < h.to; i++) {
+            memcpy(row + i * W + C, q + r * wq + i * (N + R) + N, R * sizeof(float));
+            memset(row + i * W + C + R, 0, (W - C - R) * sizeof(float));
+        }
+        k2_kern_rope(row + h.from * W + C, h.to - h.from, W, R, rope_row(m, p->position[t + r]), false);
+    }
 }
 
-/* ---- second phase: attention and what stands on single rows ------------------------------------------------------ */
+static void queries(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, k2_range h)
+{
+    const k2_model *m = p->m;
+    const k2i_acts *a = p->a;
+    size_t D = m->d.hidden_size, Q = m->d.q_lora_rank, wq = m->width_q, each = wq / m->attn.heads;
+    k2_range cols = {h.from * each, h.to * each};
+    if (Q)
+        k2i_linear_cols(l->pack[K2I_W_q_b], cols, Q, n, a->qan + t * Q, Q, a->q + t * wq, wq);
+    else
+        k2i_linear_cols(l->pack[K2I_W_q], cols, D, n, a->h1 + t * D, D, a->q + t * wq, wq);
+    absorb_queries(p, l, t, n, h);
+}
+
+/* ---- steps: attention and what every row goes through ------------------------------------------------------------- */
 
 static k2_keys keys_of_row(const k2i_pass *p, size_t t)
 {
@@ -113,72 +142,110 @@ static k2_keys keys_of_row(const k2i_pass *p, size_t t)
 }
 
 /* Each head's output from its latent one. */
-static void values(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
+static void values(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, k2_range h)
 {
     const k2_model *m = p->m;
     size_t H = m->attn.heads, C = m->attn.latent, U = m->d.v_head_dim;
     float *o = p->a->o + t * H * U;
-    for (size_t h = 0; h < H; h++)
-        k2i_linear(k2i_matrix_at(l->uv_nk, h * m->uv_stride), U, C, n, p->a->o_lat + (t * H + h) * C, H * C, o + h * U, H * U);
+    for (size_t i = h.from; i < h.to; i++)
+        k2i_linear(k2i_matrix_at(l->uv_nk, i * m->uv_stride), U, C, n, p->a->o_lat + (t * H + i) * C, H * C, o + i * U, H * U);
 }
 
-static void attention(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, k2i_scratch *s)
+static void attention(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, k2_range h, k2i_scratch *s)
+{
+    const k2_model *m = p->m;
+    k2_attn some = m->attn;
+    size_t H = m->attn.heads, C = m->attn.latent, W = m->attn.width;
+    some.heads = h.to - h.from;
+    for (size_t i = t; i < t + n; i++) {
+        k2_keys keys = keys_of_row(p, i);
+        keys.top = p->tops ? s->top + h.from : NULL;
+        k2_kern_attn_fwd(&some, &keys, p->position[i] + 1u, p->a->qcat + (i * H + h.from) * W,
+                         p->a->o_lat + (i * H + h.from) * C, s->attn);
+    }
+    values(p, l, t, n, h);
+}
+
+/* y += x on some columns. */
+static void add_columns(k2_range cols, size_t rows, size_t width, const float *x, float *y)
+{
+    for (size_t i = 0; i < rows; i++) k2_kern_add(cols.to - cols.from, x + i * width + cols.from, y + i * width + cols.from);
+}
+
+static void output(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, share s)
+{
+    const k2_model *m = p->m;
+    size_t HU = m->attn.heads * m->d.v_head_dim, D = m->d.hidden_size;
+    k2_range cols = columns(D, s);
+    float *x2 = p->a->x2 + t * D;
+    k2i_linear_cols(l->pack[K2I_W_o], cols, HU, n, p->a->o + t * HU, HU, x2, D);
+    add_columns(cols, n, D, p->a->x + t * D, x2);
+}
+
+static void post_norm(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
+{
+    const k2_model *m = p->m;
+    size_t D = m->d.hidden_size;
+    k2_kern_rmsnorm_fwd(n, D, p->a->x2 + t * D, D, m->params + l->off[K2I_W_post_norm], (float)m->d.rms_norm_eps,
+                        p->a->h2 + t * D, D, p->a->r2 + t);
+}
+
+/* Width of what every row goes through: the dense network, or the shared experts, which there may be none of. */
+static size_t row_width(const k2_model *m, const k2i_layer *l)
+{
+    return l->moe ? m->width_shared : m->d.intermediate_size;
+}
+
+/* act = silu(gate) * up on some columns of `width`. */
+static void swiglu_columns(k2_range cols, size_t rows, size_t width, const float *gate, const float *up, float *act)
+{
+    for (size_t i = 0; i < rows; i++) {
+        size_t at = i * width + cols.from;
+        k2_kern_swiglu_fwd(cols.to - cols.from, gate + at, up + at, act + at);
+    }
+}
+
+/* The router's logits, and of dense or shared experts gate, up and their product. */
+static void widen(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, share s)
 {
     const k2_model *m = p->m;
     k2i_acts *a = p->a;
-    size_t H = m->attn.heads, C = m->attn.latent, W = m->attn.width, U = m->d.v_head_dim, D = m->d.hidden_size;
-    for (size_t i = t; i < t + n; i++) {
-        k2_keys keys = keys_of_row(p, i);
-        keys.top = p->tops ? s->top : NULL;
-        k2_kern_attn_fwd(&m->attn, &keys, p->position[i] + 1u, a->qcat + i * H * W, a->o_lat + i * H * C, s->attn);
-    }
-    values(p, l, t, n);
-    float *x2 = a->x2 + t * D;
-    k2i_linear(l->pack[K2I_W_o], D, H * U, n, a->o + t * H * U, H * U, x2, D);
-    k2_kern_add(n * D, a->x + t * D, x2);
+    size_t D = m->d.hidden_size, E = m->d.n_routed_experts, width = row_width(m, l);
+    const float *h2 = a->h2 + t * D;
+    if (l->moe) k2i_linear_cols(l->pack[K2I_W_router], columns(E, s), D, n, h2, D, a->scores + t * E, E);
+    if (width == 0) return;
+    k2_range cols = columns(width, s);
+    float *gate = a->gate + t * width, *up = a->up + t * width;
+    k2i_linear_cols(l->pack[l->moe ? K2I_W_shared_gate : K2I_W_gate], cols, D, n, h2, D, gate, width);
+    k2i_linear_cols(l->pack[l->moe ? K2I_W_shared_up : K2I_W_up], cols, D, n, h2, D, up, width);
+    swiglu_columns(cols, n, width, gate, up, a->act + t * width);
 }
 
-/* out [n,D] = down(silu(gate h2) * up h2), keeping gate, up and their product. */
-static void feed_forward(k2i_pass *p, const k2i_layer *l, const int id[3], size_t width, size_t t, size_t n, float *out)
+static void choose_experts(k2i_pass *p, const k2i_layer *l, size_t t, size_t n)
 {
-    k2i_acts *a = p->a;
-    size_t D = p->m->d.hidden_size;
-    float *gate = a->gate + t * width, *up = a->up + t * width, *act = a->act + t * width;
-    k2i_linear(l->pack[id[0]], width, D, n, a->h2 + t * D, D, gate, width);
-    k2i_linear(l->pack[id[1]], width, D, n, a->h2 + t * D, D, up, width);
-    k2_kern_swiglu_fwd(n * width, gate, up, act);
-    k2i_linear(l->pack[id[2]], D, width, n, act, width, out, D);
+    const k2_model *m = p->m;
+    size_t E = m->d.n_routed_experts, K = m->d.num_experts_per_tok;
+    float *scores = p->a->scores + t * E;
+    k2_kern_route_fwd(&m->router, n, scores, m->params + l->off[K2I_W_router_bias], scores, p->a->index + t * K,
+                      p->a->weight + t * K);
 }
 
-static void phase_rows(void *arg, size_t task, uint32_t member)
+/* x_next = down of dense or shared; of the dense one that is the layer's output but for x2. */
+static void narrow(k2i_pass *p, const k2i_layer *l, size_t t, size_t n, share s)
 {
-    static const int dense[3] = {K2I_W_gate, K2I_W_up, K2I_W_down};
-    static const int shared[3] = {K2I_W_shared_gate, K2I_W_shared_up, K2I_W_shared_down};
-    k2i_pass *p = arg;
-    k2_model *m = p->m;
-    k2i_acts *a = p->a;
-    const k2i_layer *l = &m->layers[p->layer];
-    size_t n, t = block(p, task, &n), D = m->d.hidden_size, E = m->d.n_routed_experts, K = m->d.num_experts_per_tok;
+    const k2_model *m = p->m;
+    size_t D = m->d.hidden_size, width = row_width(m, l);
+    k2_range cols = columns(D, s);
     float *out = p->x_next + t * D;
-    attention(p, l, t, n, &p->scratch[member]);
-    k2_kern_rmsnorm_fwd(n, D, a->x2 + t * D, D, m->params + l->off[K2I_W_post_norm], (float)m->d.rms_norm_eps, a->h2 + t * D, D,
-                        a->r2 + t);
-    if (!l->moe) {
-        feed_forward(p, l, dense, m->d.intermediate_size, t, n, out);
-        k2_kern_add(n * D, a->x2 + t * D, out);
-        return;
-    }
-    k2i_linear(l->pack[K2I_W_router], E, D, n, a->h2 + t * D, D, a->scores + t * E, E);
-    k2_kern_route_fwd(&m->router, n, a->scores + t * E, m->params + l->off[K2I_W_router_bias], a->scores + t * E,
-                      a->index + t * K, a->weight + t * K);
-    if (m->width_shared) {
-        feed_forward(p, l, shared, m->width_shared, t, n, out);
+    if (width) {
+        k2i_linear_cols(l->pack[l->moe ? K2I_W_shared_down : K2I_W_down], cols, width, n, p->a->act + t * width, width, out, D);
     } else {
-        memset(out, 0, n * D * sizeof(float));
+        for (size_t i = 0; i < n; i++) memset(out + i * D + cols.from, 0, (cols.to - cols.from) * sizeof(float));
     }
+    if (!l->moe) add_columns(cols, n, D, p->a->x2 + t * D, out);
 }
 
-/* ---- experts ------------------------------------------------------------------------------------------------------ */
+/* ---- steps: experts ------------------------------------------------------------------------------------------------------ */
 
 /* Give every (token, choice) a row in expert order, tokens in their order within an expert. */
 static void group_by_expert(k2i_pass *p)
@@ -206,34 +273,211 @@ static void group_by_expert(k2i_pass *p)
     }
 }
 
-static void phase_experts(void *arg, size_t task, uint32_t member)
+typedef struct chunk {
+    size_t expert, from, n; /* expert rows [from, from+n) */
+} chunk;
+
+static chunk chunk_of(const k2i_pass *p, size_t i)
 {
-    k2i_pass *p = arg;
+    size_t e = p->chunks[2 * i], from = p->chunks[2 * i + 1];
+    return (chunk){e, from, K2_MIN((size_t)K2I_ROWS, p->a->starts[e + 1] - from)};
+}
+
+static void expert_widen(k2i_pass *p, const k2i_layer *l, chunk c, share s, k2i_scratch *mem)
+{
     k2i_acts *a = p->a;
-    const k2i_layer *l = &p->m->layers[p->layer];
-    size_t e = p->chunks[2 * task], from = p->chunks[2 * task + 1], D = p->m->d.hidden_size, F = p->m->d.moe_intermediate_size;
-    size_t n = K2_MIN((size_t)K2I_ROWS, a->starts[e + 1] - from), panels = e * l->pack_stride;
-    float *x = p->scratch[member].rows_a, *gate = a->e_gate + from * F, *up = a->e_up + from * F, *act = a->e_act + from * F;
-    for (size_t i = 0; i < n; i++) memcpy(x + i * D, a->h2 + (size_t)a->row_of[from + i] * D, D * sizeof(float));
-    k2i_linear(k2i_matrix_at(l->pack[K2I_W_expert_gate], panels), F, D, n, x, D, gate, F);
-    k2i_linear(k2i_matrix_at(l->pack[K2I_W_expert_up], panels), F, D, n, x, D, up, F);
-    k2_kern_swiglu_fwd(n * F, gate, up, act);
-    k2i_linear(k2i_matrix_at(l->pack[K2I_W_expert_down], panels), D, F, n, act, F, a->e_out + from * D, D);
+    size_t D = p->m->d.hidden_size, F = p->m->d.moe_intermediate_size, panels = c.expert * l->pack_stride;
+    k2_range cols = columns(F, s);
+    float *x = mem->rows_a, *gate = a->e_gate + c.from * F, *up = a->e_up + c.from * F;
+    for (size_t i = 0; i < c.n; i++) memcpy(x + i * D, a->h2 + (size_t)a->row_of[c.from + i] * D, D * sizeof(float));
+    k2i_linear_cols(k2i_matrix_at(l->pack[K2I_W_expert_gate], panels), cols, D, c.n, x, D, gate, F);
+    k2i_linear_cols(k2i_matrix_at(l->pack[K2I_W_expert_up], panels), cols, D, c.n, x, D, up, F);
+    swiglu_columns(cols, c.n, F, gate, up, a->e_act + c.from * F);
+}
+
+static void expert_narrow(k2i_pass *p, const k2i_layer *l, chunk c, share s)
+{
+    k2i_acts *a = p->a;
+    size_t D = p->m->d.hidden_size, F = p->m->d.moe_intermediate_size;
+    k2i_linear_cols(k2i_matrix_at(l->pack[K2I_W_expert_down], c.expert * l->pack_stride), columns(D, s), F, c.n,
+                    a->e_act + c.from * F, F, a->e_out + c.from * D, D);
 }
 
 /* x_next = x2 + (shared + w_1 y_1 + w_2 y_2 ...), choices best first: the order depends on the token alone. */
-static void phase_combine(void *arg, size_t task, uint32_t member)
+static void combine(k2i_pass *p, size_t t, size_t n)
 {
-    (void)member;
-    k2i_pass *p = arg;
     k2i_acts *a = p->a;
-    size_t n, t = block(p, task, &n), D = p->m->d.hidden_size, K = p->m->d.num_experts_per_tok;
+    size_t D = p->m->d.hidden_size, K = p->m->d.num_experts_per_tok;
     for (size_t i = t; i < t + n; i++) {
         float *out = p->x_next + i * D;
         for (size_t k = 0; k < K; k++) k2_kern_axpy(D, a->weight[i * K + k], a->e_out + (size_t)a->place[i * K + k] * D, out);
         k2_kern_add(D, a->x2 + i * D, out);
     }
 }
+
+/* ---- by rows -------------------------------------------------------------------------------------------------------- */
+
+static k2i_layer *layer_of(const k2i_pass *p)
+{
+    return &p->m->layers[p->layer];
+}
+
+static void phase_qk(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    k2i_pass *p = arg;
+    const k2i_layer *l = layer_of(p);
+    size_t n, t = block(p, task, &n);
+    input_norm(p, l, t, n);
+    low_rank(p, l, t, n, whole);
+    query_norm(p, l, t, n);
+    queries(p, l, t, n, heads(p->m, whole));
+    keys(p, l, t, n);
+}
+
+static void phase_rows(void *arg, size_t task, uint32_t member)
+{
+    k2i_pass *p = arg;
+    const k2i_layer *l = layer_of(p);
+    size_t n, t = block(p, task, &n);
+    attention(p, l, t, n, heads(p->m, whole), &p->scratch[member]);
+    output(p, l, t, n, whole);
+    post_norm(p, l, t, n);
+    widen(p, l, t, n, whole);
+    if (l->moe) choose_experts(p, l, t, n);
+    narrow(p, l, t, n, whole);
+}
+
+static void phase_experts(void *arg, size_t task, uint32_t member)
+{
+    k2i_pass *p = arg;
+    chunk c = chunk_of(p, task);
+    expert_widen(p, layer_of(p), c, whole, &p->scratch[member]);
+    expert_narrow(p, layer_of(p), c, whole);
+}
+
+static void phase_combine(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    size_t n, t = block(arg, task, &n);
+    combine(arg, t, n);
+}
+
+static void layer_by_rows(k2i_pass *p)
+{
+    k2_team *team = p->m->team;
+    size_t blocks = (p->rows + p->block - 1) / p->block;
+    k2_kern_team_run(team, blocks, phase_qk, p);
+    k2_kern_team_run(team, blocks, phase_rows, p);
+    if (!layer_of(p)->moe) return;
+    group_by_expert(p);
+    k2_kern_team_run(team, p->chunks_count, phase_experts, p);
+    k2_kern_team_run(team, blocks, phase_combine, p);
+}
+
+/* ---- by columns ----------------------------------------------------------------------------------------------------- */
+
+static share share_of(const k2i_pass *p, size_t task)
+{
+    size_t threads = k2_kern_team_threads(p->m->team);
+    return (share){task % threads, threads};
+}
+
+static void few_low_rank(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    k2i_pass *p = arg;
+    low_rank(p, layer_of(p), 0, p->rows, share_of(p, task));
+}
+
+static void few_heads(void *arg, size_t task, uint32_t member)
+{
+    k2i_pass *p = arg;
+    k2_range h = heads(p->m, share_of(p, task));
+    if (h.from == h.to) return;
+    queries(p, layer_of(p), 0, p->rows, h);
+    attention(p, layer_of(p), 0, p->rows, h, &p->scratch[member]);
+}
+
+static void few_output(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    k2i_pass *p = arg;
+    output(p, layer_of(p), 0, p->rows, share_of(p, task));
+}
+
+static void few_widen(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    k2i_pass *p = arg;
+    widen(p, layer_of(p), 0, p->rows, share_of(p, task));
+}
+
+static void few_narrow(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    k2i_pass *p = arg;
+    narrow(p, layer_of(p), 0, p->rows, share_of(p, task));
+}
+
+/* Shares of the shared experts' output, then whole experts. */
+static void few_experts(void *arg, size_t task, uint32_t member)
+{
+    k2i_pass *p = arg;
+    size_t threads = k2_kern_team_threads(p->m->team);
+    if (task < threads)
+        few_narrow(p, task, member);
+    else
+        phase_experts(p, task - threads, member);
+}
+
+/* The same with shares of each expert, in two phases, where there are fewer experts than threads. */
+static void few_experts_widen(void *arg, size_t task, uint32_t member)
+{
+    k2i_pass *p = arg;
+    size_t threads = k2_kern_team_threads(p->m->team);
+    if (task < threads)
+        few_narrow(p, task, member);
+    else
+        expert_widen(p, layer_of(p), chunk_of(p, task / threads - 1), share_of(p, task), &p->scratch[member]);
+}
+
+static void few_experts_narrow(void *arg, size_t task, uint32_t member)
+{
+    (void)member;
+    k2i_pass *p = arg;
+    expert_narrow(p, layer_of(p), chunk_of(p, task / k2_kern_team_threads(p->m->team)), share_of(p, task));
+}
+
+static void layer_by_columns(k2i_pass *p)
+{
+    k2_team *team = p->m->team;
+    const k2i_layer *l = layer_of(p);
+    size_t threads = k2_kern_team_threads(team);
+    input_norm(p, l, 0, p->rows);
+    k2_kern_team_run(team, threads, few_low_rank, p);
+    query_norm(p, l, 0, p->rows);
+    keys(p, l, 0, p->rows);
+    k2_kern_team_run(team, threads, few_heads, p);
+    k2_kern_team_run(team, threads, few_output, p);
+    post_norm(p, l, 0, p->rows);
+    k2_kern_team_run(team, threads, few_widen, p);
+    if (!l->moe) {
+        k2_kern_team_run(team, threads, few_narrow, p);
+        return;
+    }
+    choose_experts(p, l, 0, p->rows);
+    group_by_expert(p);
+    if (p->chunks_count >= threads) {
+        k2_kern_team_run(team, threads + p->chunks_count, few_experts, p);
+    } else {
+        k2_kern_team_run(team, threads * (1 + p->chunks_count), few_experts_widen, p);
+        k2_kern_team_run(team, threads * p->chunks_count, few_experts_narrow, p);
+    }
+    combine(p, 0, p->rows);
+}
+
+/* ---- layers --------------------------------------------------------------------------------------------------------- */
 
 static void tops_begin(k2i_pass *p)
 {
@@ -256,16 +500,12 @@ void k2i_layer_fwd(k2i_pass *p, uint32_t layer, k2i_acts *a, float *x_next)
     p->layer = layer;
     p->a = a;
     p->x_next = x_next;
-    k2_team *team = p->m->team;
-    size_t blocks = (p->rows + p->block - 1) / p->block;
-    k2_kern_team_run(team, blocks, phase_qk, p);
     if (p->tops) tops_begin(p);
-    k2_kern_team_run(team, blocks, phase_rows, p);
+    if (p->few)
+        layer_by_columns(p);
+    else
+        layer_by_rows(p);
     if (p->tops) tops_end(p);
-    if (!p->m->layers[layer].moe) return;
-    group_by_expert(p);
-    k2_kern_team_run(team, p->chunks_count, phase_experts, p);
-    k2_kern_team_run(team, blocks, phase_combine, p);
 }
 
 /* ---- again ---------------------------------------------------------------------------------------------------------- */
@@ -277,16 +517,14 @@ static void phase_refill(void *arg, size_t task, uint32_t member)
     (void)member;
     k2i_pass *p = arg;
     const k2_model *m = p->m;
-    const k2i_layer *l = &m->layers[p->layer];
+    const k2i_layer *l = layer_of(p);
     k2i_acts *a = p->a;
-    size_t n, t = block(p, task, &n), D = m->d.hidden_size, width = l->moe ? m->width_shared : m->d.intermediate_size;
-    k2_kern_rmsnorm_fwd(n, D, a->x + t * D, D, m->params + l->off[K2I_W_input_norm], (float)m->d.rms_norm_eps, a->h1 + t * D, D,
-                        a->r1 + t);
-    queries(p, l, t, n, false);
-    absorb_queries(p, l, t, n);
-    values(p, l, t, n);
-    k2_kern_rmsnorm_fwd(n, D, a->x2 + t * D, D, m->params + l->off[K2I_W_post_norm], (float)m->d.rms_norm_eps, a->h2 + t * D, D,
-                        a->r2 + t);
+    size_t n, t = block(p, task, &n), width = row_width(m, l);
+    input_norm(p, l, t, n);
+    query_norm(p, l, t, n);
+    queries(p, l, t, n, heads(m, whole));
+    values(p, l, t, n, heads(m, whole));
+    post_norm(p, l, t, n);
     k2_kern_swiglu_fwd(n * width, a->gate + t * width, a->up + t * width, a->act + t * width);
     if (!l->moe) return;
     size_t KF = (size_t)m->d.num_experts_per_tok * m->d.moe_intermediate_size;

@@ -4,6 +4,11 @@
  * the same phases, each cut into tasks for the team; a phase may read what the phase before it wrote for any row.
  *
  *   rows: norm, q, latent keys -> rows: attention, output, norm, router, shared or dense -> (experts) -> (rows: combine)
+ *
+ * Where rows are few for the threads, the same steps are cut by columns of the weights and by heads instead, with a phase for each of them:
+ *
+ *   (norm) -> q and keys, low-rank -> (norms, keys) -> heads: q, attention, values -> output -> (norm) -> router, gate, up
+ *   -> (choice) -> experts, down -> (combine)           what stands in brackets the caller does alone
  */
 #ifndef K2_COMMON_MODEL_INT_H
 #define K2_COMMON_MODEL_INT_H
@@ -19,6 +24,7 @@ enum {
 };
 
 #define K2I_ROWS          64u      /* rows of one task: tall enough for full tiles, small enough to stay in the cache */
+#define K2I_ROWS_FEW      32u      /* for each thread, and fewer are cut by columns: a thread then reads its part of the weights alone */
 #define K2I_LOGITS_FLOATS 1048576u /* floats of one task's logits: 4 MiB; a wide vocabulary gets fewer rows at a time */
 
 /* A matrix as products read it: one of the two. */
@@ -101,6 +107,7 @@ typedef struct k2i_pass {
     const k2_model_row *list; /* decoding: the caller's rows and pages */
     const k2_model_kv *kv;
     k2i_scratch *scratch; /* [threads] */
+    bool few;             /* rows are cut by columns and heads */
     size_t block;         /* rows of a forward task: fewer than K2I_ROWS where that lets every member of the team have one */
     size_t logits_rows;   /* rows of a logits task, not more than a block */
     uint32_t *chunks;     /* [tasks of experts, 2] expert, first row of it */
@@ -134,11 +141,18 @@ void k2i_layer_fwd(k2i_pass *p, uint32_t layer, k2i_acts *a, float *x_next);
 /* The cheap part of a layer's acts again, from the input and the rest. */
 void k2i_layer_refill(k2i_pass *p, uint32_t layer, k2i_acts *a);
 
+/* The columns of y [rows,n] = x W' that `cols` names, from a `pack`; it begins at a whole panel. */
+static inline void k2i_linear_cols(k2i_matrix w, k2_range cols, size_t k, size_t rows, const float *x, size_t ldx, float *y, size_t ldy)
+{
+    k2i_matrix at = k2i_matrix_at(w, w.bf16 ? k2_kern_packed_bf16(cols.from, k) : k2_kern_packed_floats(cols.from, k));
+    k2_kern_gemm(&(k2_gemm){.m = rows, .n = cols.to - cols.from, .k = k, .a = x, .lda = ldx, .b = at.f32, .b_form = K2_B_PACKED,
+                            .bf16 = at.bf16 != NULL, .b_bf16 = at.bf16, .c = y + cols.from, .ldc = ldy});
+}
+
 /* y [rows,n] = x W' from a `pack`. */
 static inline void k2i_linear(k2i_matrix w, size_t n, size_t k, size_t rows, const float *x, size_t ldx, float *y, size_t ldy)
 {
-    k2_kern_gemm(&(k2_gemm){.m = rows, .n = n, .k = k, .a = x, .lda = ldx, .b = w.f32, .b_form = K2_B_PACKED, .bf16 = w.bf16 != NULL,
-                            .b_bf16 = w.bf16, .c = y, .ldc = ldy});
+    k2i_linear_cols(w, (k2_range){0, n}, k, rows, x, ldx, y, ldy);
 }
 
 /* dx [rows,k] (+)= dy W from a `back`. */

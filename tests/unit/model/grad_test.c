@@ -140,7 +140,9 @@ static void one_result(const k2_dims *d, k2_compute compute)
                 {3, K2_ISA_COUNT, K2_RECOMPUTE_NONE},      {1, K2_ISA_AVX2, K2_RECOMPUTE_NONE},
                 {1, K2_ISA_AVX512, K2_RECOMPUTE_NONE},     {1, K2_ISA_PORTABLE, K2_RECOMPUTE_NONE},
                 {1, K2_ISA_COUNT, K2_RECOMPUTE_SELECTIVE}, {3, K2_ISA_COUNT, K2_RECOMPUTE_SELECTIVE},
-                {1, K2_ISA_COUNT, K2_RECOMPUTE_FULL},      {3, K2_ISA_COUNT, K2_RECOMPUTE_FULL}};
+                {1, K2_ISA_COUNT, K2_RECOMPUTE_FULL},      {3, K2_ISA_COUNT, K2_RECOMPUTE_FULL},
+                {8, K2_ISA_COUNT, K2_RECOMPUTE_NONE}, /* few rows for eight threads */
+                {8, K2_ISA_COUNT, K2_RECOMPUTE_SELECTIVE}};
     for (size_t run = 0; run < K2_COUNT(runs); run++) {
         t.b.recompute = runs[run].recompute;
         k2_isa best = k2_kern_isa();
