@@ -164,14 +164,10 @@ static void balance_is_right(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ties_go_to_the_lowest_index),
-        cmocka_unit_test(bias_selects_but_does_not_weigh),
-        cmocka_unit_test(groups_limit_the_choice),
-        cmocka_unit_test(nan_still_gives_distinct_experts),
-        cmocka_unit_test(backward_is_right),
-        cmocka_unit_test(shares_that_cannot_move_have_no_gradient),
-        cmocka_unit_test(yarn_has_kimi_k2s_numbers),
-        cmocka_unit_test(balance_is_right),
+        cmocka_unit_test(ties_go_to_the_lowest_index), cmocka_unit_test(bias_selects_but_does_not_weigh),
+        cmocka_unit_test(groups_limit_the_choice),     cmocka_unit_test(nan_still_gives_distinct_experts),
+        cmocka_unit_test(backward_is_right),           cmocka_unit_test(shares_that_cannot_move_have_no_gradient),
+        cmocka_unit_test(yarn_has_kimi_k2s_numbers),   cmocka_unit_test(balance_is_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
