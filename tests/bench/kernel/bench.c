@@ -66,16 +66,18 @@ int main(int argc, char **argv)
     bool all = strcmp(what, "all") == 0;
     size_t turns = argc > 2 ? (size_t)argc - 2 : K2_COUNT(usual);
     printf("name,value,unit,ratio,against\n");
-    printf("fma_peak,%.1f,GFLOP/s,,\n", bench_fma_peak() * 1e-9);
+    for (int bf16 = 0; bf16 < 2; bf16++) printf("%s_peak,%.1f,GFLOP/s,,\n", bf16 ? "bf16" : "fma", bench_peak(bf16) * 1e-9);
     for (size_t i = 0; i < turns; i++) {
         uint32_t threads = argc > 2 ? (uint32_t)strtoul(argv[i + 2], NULL, 10) : usual[i];
         if (threads < 1 || threads > K2_TEAM_THREADS_MAX) {
             fprintf(stderr, "kernel_bench: '%s' is not a number of threads from 1 to %u\n", argv[i + 2], K2_TEAM_THREADS_MAX);
             return 2;
         }
-        if (all || strcmp(what, "products") == 0) bench_products(threads);
-        if (all || strcmp(what, "quickstart") == 0) bench_model("quickstart", MODEL_QUICKSTART, threads);
-        if (all || strcmp(what, "mini") == 0) bench_model("mini", MODEL_MINI, threads);
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            if (all || strcmp(what, "products") == 0) bench_products(bf16, threads);
+        if (all || strcmp(what, "quickstart") == 0) bench_model("quickstart", MODEL_QUICKSTART, K2_COMPUTE_F32, threads);
+        if (all || strcmp(what, "mini") == 0) bench_model("mini", MODEL_MINI, K2_COMPUTE_F32, threads);
+        if (all || strcmp(what, "mini") == 0) bench_model("mini_bf16", MODEL_MINI, K2_COMPUTE_BF16, threads);
     }
     return 0;
 }

@@ -14,14 +14,15 @@ typedef struct model_case {
     k2_model *model;
     uint32_t threads;
     double active;
+    bool bf16;
 } model_case;
 
 /* `seconds` for `tokens` tokens of `flop` operations for each active weight, as tokens a second and as a share of the peak. */
 static void report(const model_case *c, const char *what, double tokens, double flop, double *seconds, double *peaks)
 {
     double best = tokens / bench_median(seconds, TURNS);
-    printf("%s_%s_t%u,%.0f,tokens/s,%.2f,fma peak\n", c->name, what, c->threads, best,
-           best * flop * c->active / (bench_median(peaks, TURNS) * c->threads));
+    printf("%s_%s_t%u,%.0f,tokens/s,%.2f,%s\n", c->name, what, c->threads, best,
+           best * flop * c->active / (bench_median(peaks, TURNS) * c->threads), bench_peak_name(c->bf16));
     fflush(stdout);
 }
 
@@ -38,7 +39,7 @@ static void bench_train(const model_case *c, size_t tokens, size_t length)
         cpu[i] = bench_seconds(1) - start;
         fwd[i] = s.fwd;
         whole[i] = s.fwd + s.bwd + s.update;
-        peaks[i] = bench_fma_peak();
+        peaks[i] = bench_peak(c->bf16);
     }
     snprintf(what, sizeof(what), "fwd_%zux%zu", tokens / length, length);
     report(c, what, (double)tokens, 2, fwd, peaks);
@@ -60,7 +61,7 @@ static void bench_decode(const model_case *c, size_t batch, size_t prompt, size_
         if (i < 0) continue;
         prefill[i] = first;
         rest[i] = then;
-        peaks[i] = bench_fma_peak();
+        peaks[i] = bench_peak(c->bf16);
     }
     snprintf(what, sizeof(what), "prefill_%zux%zu", batch, prompt);
     report(c, what, (double)(batch * prompt), 2, prefill, peaks);
@@ -71,13 +72,16 @@ static void bench_decode(const model_case *c, size_t batch, size_t prompt, size_
     workload_decode_end(&w);
 }
 
-void bench_model(const char *name, const char *path, uint32_t threads)
+void bench_model(const char *name, const char *path, k2_compute compute, uint32_t threads)
 {
     k2_dims dims = model_dims(path);
-    model_case c = {.name = name, .threads = threads, .model = k2_model_new(&dims, K2_COMPUTE_F32, threads, NULL)};
+    model_case c = {.name = name,
+                    .threads = threads,
+                    .bf16 = compute != K2_COMPUTE_F32,
+                    .model = k2_model_new(&dims, compute, threads, NULL)};
     k2_model_init(c.model, 1, 0);
     c.active = (double)workload_active_params(c.model);
-    if (threads == 1) {
+    if (threads == 1 && !c.bf16) {
         printf("%s_params,%zu,parameters,%.2f,at work for a token\n", name, k2_model_param_count(c.model),
                c.active / (double)k2_model_param_count(c.model));
     }

@@ -14,6 +14,8 @@ typedef struct product {
     size_t m, n, k; /* of C [m,n], k summed */
     k2_gemm ours;
     float *a, *b, *packed, *c;
+    bool bf16;
+    uint16_t *a_bf16, *b_bf16, *packed_bf16; /* the first two are the rival's */
     uint32_t threads;
     k2_team *team;
     size_t calls;
@@ -42,8 +44,25 @@ static double seconds_ours(product *p)
 static double seconds_rival(const product *p, const bench_rival *r, void *theirs)
 {
     double start = bench_seconds(p->threads);
-    for (size_t i = 0; i < p->calls; i++) r->run(theirs, p->a, p->b, p->c);
+    for (size_t i = 0; i < p->calls; i++)
+        r->run(theirs, p->bf16 ? (void *)p->a_bf16 : p->a, p->bf16 ? (void *)p->b_bf16 : p->b, p->c);
     return bench_seconds(p->threads) - start;
+}
+
+/* Weights are packed for the backward, too. */
+static void begin_bf16(product *p)
+{
+    p->a_bf16 = k2_alloc_aligned(64, p->m * p->k * sizeof(uint16_t));
+    p->b_bf16 = k2_alloc_aligned(64, p->n * p->k * sizeof(uint16_t));
+    p->packed_bf16 = k2_alloc_aligned(64, k2_kern_packed_bf16(p->n, p->k) * sizeof(uint16_t));
+    k2_kern_bf16(p->m * p->k, p->a, p->a_bf16);
+    k2_kern_bf16(p->n * p->k, p->b, p->b_bf16);
+    p->ours.bf16 = true;
+    if (p->form == BENCH_Y) k2_kern_pack_bf16_nk(p->b, p->k, p->n, p->k, p->packed_bf16);
+    if (p->form == BENCH_DX) k2_kern_pack_bf16_kn(p->b, p->n, p->n, p->k, p->packed_bf16);
+    if (p->form == BENCH_DW) return;
+    p->ours.b_bf16 = p->packed_bf16;
+    p->ours.b_form = K2_B_PACKED;
 }
 
 static void begin(product *p)
@@ -60,6 +79,7 @@ static void begin(product *p)
         p->ours.b = p->packed;
         p->ours.b_form = K2_B_PACKED;
     }
+    if (p->bf16) begin_bf16(p);
     if (p->form == BENCH_DW) {
         p->ours.a_trans = p->ours.accumulate = true;
         p->ours.lda = m;
@@ -75,19 +95,22 @@ static void end(product *p)
     k2_free(p->b);
     k2_free(p->c);
     k2_free(p->packed);
+    k2_free(p->a_bf16);
+    k2_free(p->b_bf16);
+    k2_free(p->packed_bf16);
 }
 
 /* The ratio is the rival's median time by ours: above 1 we are faster. It is printed against the fastest rival. */
-static void bench_product(bench_form form, size_t m, size_t n, size_t k, uint32_t threads)
+static void bench_product(bool bf16, bench_form form, size_t m, size_t n, size_t k, uint32_t threads)
 {
     static const char *const forms[] = {[BENCH_Y] = "y", [BENCH_DX] = "dx", [BENCH_DW] = "dw"};
-    product p = {.form = form, .m = m, .n = n, .k = k, .threads = threads};
+    product p = {.form = form, .bf16 = bf16, .m = m, .n = n, .k = k, .threads = threads};
     begin(&p);
     double ours[TURNS], ratio[RIVALS_MAX][TURNS], share[TURNS], best = 0;
     double flop = 2.0 * (double)m * (double)n * (double)k * (double)p.calls;
     void *theirs[RIVALS_MAX] = {NULL};
     const char *against = "";
-    for (int r = 0; bench_rivals[r]; r++) theirs[r] = bench_rivals[r]->begin(form, m, n, k, threads);
+    for (int r = 0; bench_rivals[r]; r++) theirs[r] = bench_rivals[r]->begin(form, bf16, m, n, k, threads);
     for (int i = -1; i < TURNS; i++) {
         double mine = seconds_ours(&p);
         for (int r = 0; bench_rivals[r]; r++) {
@@ -96,7 +119,7 @@ static void bench_product(bench_form form, size_t m, size_t n, size_t k, uint32_
         }
         if (i < 0) continue;
         ours[i] = mine;
-        share[i] = flop / mine / (bench_fma_peak() * threads);
+        share[i] = flop / mine / (bench_peak(bf16) * threads);
     }
     for (int r = 0; bench_rivals[r]; r++) {
         double other = bench_median(ratio[r], TURNS);
@@ -107,28 +130,29 @@ static void bench_product(bench_form form, size_t m, size_t n, size_t k, uint32_
         if (theirs[r]) bench_rivals[r]->end(theirs[r]);
     }
     char name[64];
-    snprintf(name, sizeof(name), "gemm_%s_%zux%zux%zu_t%u", forms[form], m, n, k, threads);
+    snprintf(name, sizeof(name), "gemm_%s%s_%zux%zux%zu_t%u", bf16 ? "bf16_" : "", forms[form], m, n, k, threads);
     double gflops = flop / bench_median(ours, TURNS) * 1e-9;
     if (*against) {
         printf("%s,%.1f,GFLOP/s,%.2f,%s\n", name, gflops, best, against);
     } else {
         printf("%s,%.1f,GFLOP/s,,\n", name, gflops);
     }
-    printf("%s_share,%.2f,of fma peak,,\n", name, bench_median(share, TURNS));
+    printf("%s_share,%.2f,of %s,,\n", name, bench_median(share, TURNS), bench_peak_name(bf16));
     fflush(stdout);
     end(&p);
 }
 
-void bench_products(uint32_t threads)
+void bench_products(bool bf16, uint32_t threads)
 {
     static const size_t weights[][2] = {{192, 512}, {768, 192}, {512, 512}, {128, 512}, {512, 128}, {1024, 512}}; /* W [n,k] */
     static const size_t rows[] = {1, 8, 64};
     for (size_t w = 0; w < K2_COUNT(weights); w++)
-        for (size_t r = 0; r < K2_COUNT(rows); r++) bench_product(BENCH_Y, rows[r], weights[w][0], weights[w][1], threads);
+        for (size_t r = 0; r < K2_COUNT(rows); r++)
+            bench_product(bf16, BENCH_Y, rows[r], weights[w][0], weights[w][1], threads);
     for (size_t w = 0; w < K2_COUNT(weights); w++) {
-        bench_product(BENCH_DX, 64, weights[w][1], weights[w][0], threads);
-        bench_product(BENCH_DW, weights[w][0], weights[w][1], 64, threads);
+        bench_product(bf16, BENCH_DX, 64, weights[w][1], weights[w][0], threads);
+        bench_product(bf16, BENCH_DW, weights[w][0], weights[w][1], 64, threads);
     }
-    bench_product(BENCH_DW, 512, 512, 2048, threads);
-    bench_product(BENCH_Y, 1024, 1024, 1024, threads);
+    bench_product(bf16, BENCH_DW, 512, 512, 2048, threads);
+    bench_product(bf16, BENCH_Y, 1024, 1024, 1024, threads);
 }

@@ -2,7 +2,8 @@
  *
  *   BENCH_Y   A [m,k], B [n,k]    BENCH_DX  A [m,k], B [k,n]    BENCH_DW  A [k,m], B [k,n], C is added to
  *
- * oneDNN comes twice: on B as it lies, and with B brought into the layout that it likes best beforehand, as ours is packed.
+ * oneDNN comes twice: on B as it lies, and with B brought into the layout that it likes best beforehand, where ours is packed.
+ * A product in bf16, which Debian's OpenBLAS has not, takes A and B in bf16 and gives C in f32.
  */
 #include "tests/bench/kernel/bench.h"
 
@@ -17,15 +18,16 @@ typedef struct blas {
     int m, n, k;
 } blas;
 
-static void *blas_begin(bench_form form, size_t m, size_t n, size_t k, uint32_t threads)
+static void *blas_begin(bench_form form, bool bf16, size_t m, size_t n, size_t k, uint32_t threads)
 {
+    if (bf16) return NULL;
     blas *p = k2_alloc(sizeof(*p));
     *p = (blas){.form = form, .m = (int)m, .n = (int)n, .k = (int)k};
     openblas_set_num_threads((int)threads);
     return p;
 }
 
-static void blas_run(void *product, const float *a, const float *b, float *c)
+static void blas_run(void *product, const void *a, const void *b, float *c)
 {
     const blas *p = product;
     bool a_trans = p->form == BENCH_DW, b_trans = p->form == BENCH_Y;
@@ -59,15 +61,15 @@ static void ok(dnnl_status_t status)
     K2_ASSERT(status == dnnl_success);
 }
 
-static dnnl_memory_desc_t plain(size_t rows, size_t cols, bool trans)
+static dnnl_memory_desc_t plain(dnnl_data_type_t type, size_t rows, size_t cols, bool trans)
 {
     dnnl_memory_desc_t md;
     const dnnl_dims_t sizes = {(dnnl_dim_t)rows, (dnnl_dim_t)cols};
-    ok(dnnl_memory_desc_init_by_tag(&md, 2, sizes, dnnl_f32, trans ? dnnl_ba : dnnl_ab));
+    ok(dnnl_memory_desc_init_by_tag(&md, 2, sizes, type, trans ? dnnl_ba : dnnl_ab));
     return md;
 }
 
-static void *dnn_begin_as(bench_form form, size_t m, size_t n, size_t k, uint32_t threads, bool packed)
+static void *dnn_begin_as(bench_form form, bool bf16, size_t m, size_t n, size_t k, uint32_t threads, bool packed)
 {
     dnn *p = k2_alloc(sizeof(*p));
     dnnl_matmul_desc_t desc;
@@ -77,9 +79,11 @@ static void *dnn_begin_as(bench_form form, size_t m, size_t n, size_t k, uint32_
     omp_set_num_threads((int)threads);
     ok(dnnl_engine_create(&p->engine, dnnl_cpu, 0));
     ok(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags));
-    dnnl_memory_desc_t a = plain(m, k, form == BENCH_DW), b = plain(k, n, form == BENCH_Y), c = plain(m, n, false), b_want = b;
+    const dnnl_data_type_t type = bf16 ? dnnl_bf16 : dnnl_f32;
+    dnnl_memory_desc_t a = plain(type, m, k, form == BENCH_DW), b = plain(type, k, n, form == BENCH_Y);
+    dnnl_memory_desc_t c = plain(dnnl_f32, m, n, false), b_want = b;
     const dnnl_dims_t b_sizes = {(dnnl_dim_t)k, (dnnl_dim_t)n};
-    if (packed) ok(dnnl_memory_desc_init_by_tag(&b_want, 2, b_sizes, dnnl_f32, dnnl_format_tag_any));
+    if (packed) ok(dnnl_memory_desc_init_by_tag(&b_want, 2, b_sizes, type, dnnl_format_tag_any));
     ok(dnnl_matmul_desc_init(&desc, &a, &b_want, NULL, &c));
     ok(dnnl_primitive_attr_create(&attr));
     if (form == BENCH_DW) {
@@ -101,18 +105,18 @@ static void *dnn_begin_as(bench_form form, size_t m, size_t n, size_t k, uint32_
     return p;
 }
 
-static void *dnn_begin(bench_form form, size_t m, size_t n, size_t k, uint32_t threads)
+static void *dnn_begin(bench_form form, bool bf16, size_t m, size_t n, size_t k, uint32_t threads)
 {
-    return dnn_begin_as(form, m, n, k, threads, false);
+    return dnn_begin_as(form, bf16, m, n, k, threads, false);
 }
 
-/* Only weights stay the same from call to call. */
-static void *dnn_begin_packed(bench_form form, size_t m, size_t n, size_t k, uint32_t threads)
+/* Only weights stay the same from call to call; ours are packed for the backward in bf16 only. */
+static void *dnn_begin_packed(bench_form form, bool bf16, size_t m, size_t n, size_t k, uint32_t threads)
 {
-    return form == BENCH_Y ? dnn_begin_as(form, m, n, k, threads, true) : NULL;
+    return form == BENCH_Y || (form == BENCH_DX && bf16) ? dnn_begin_as(form, bf16, m, n, k, threads, true) : NULL;
 }
 
-static void dnn_reorder(dnn *p, const float *b)
+static void dnn_reorder(dnn *p, const void *b)
 {
     dnnl_primitive_desc_t pd;
     dnnl_primitive_t reorder;
@@ -129,7 +133,7 @@ static void dnn_reorder(dnn *p, const float *b)
     p->fresh = false;
 }
 
-static void dnn_run(void *product, const float *a, const float *b, float *c)
+static void dnn_run(void *product, const void *a, const void *b, float *c)
 {
     dnn *p = product;
     if (p->fresh) dnn_reorder(p, b);
