@@ -18,6 +18,7 @@ enum { SEQUENCE = 64, DOCUMENTS = 32, VOCAB = 2000 };
 typedef struct memory_case {
     const char *recompute, *optimizer;
     uint32_t threads; /* one lane each */
+    const char *compute;
 } memory_case;
 
 /* Wide enough that what is counted outweighs what is not. */
@@ -57,6 +58,7 @@ static k2_config config_make(const memory_case *c, const char *dir)
     snprintf(config.data_corpus, sizeof(config.data_corpus), "%s/corpus", dir);
     snprintf(config.trainer_recompute, sizeof(config.trainer_recompute), "%s", c->recompute);
     snprintf(config.trainer_optimizer, sizeof(config.trainer_optimizer), "%s", c->optimizer);
+    snprintf(config.model_compute, sizeof(config.model_compute), "%s", c->compute);
     config.trainer_threads = config.trainer_grad_lanes = c->threads;
     config.trainer_micro_tokens = 8 * SEQUENCE;
     config.pretrain_batch_sequences = 8 * c->threads;
@@ -124,8 +126,9 @@ static void test_peak(void **state)
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     assert_true(read(ends[0], &took, sizeof(took)) == sizeof(took));
     k2_budget b = k2_budget_trainer(&config, &dims, 1);
-    print_message("%s, %s, %u lanes: predicted %.1f MiB, peak %.1f MiB, %+.1f %%\n", c->recompute, c->optimizer, c->threads,
-                  (double)b.total / (1 << 20), (double)took / (1 << 20), 100 * ((double)b.total / (double)took - 1));
+    print_message("%s, %s, %u lanes, %s: predicted %.1f MiB, peak %.1f MiB, %+.1f %%\n", c->recompute, c->optimizer, c->threads,
+                  c->compute, (double)b.total / (1 << 20), (double)took / (1 << 20),
+                  100 * ((double)b.total / (double)took - 1));
     assert_true((double)b.total <= 1.1 * (double)took && (double)b.total >= 0.9 * (double)took);
     close(ends[0]);
     close(ends[1]);
@@ -136,8 +139,8 @@ static void test_peak(void **state)
 static void test_directions(void **state)
 {
     (void)state;
-    memory_case plain = {"none", "adamw", 1}, full = {"full", "adamw", 1}, muon = {"none", "muon", 1},
-                two = {"none", "adamw", 2};
+    memory_case plain = {"none", "adamw", 1, "f32"}, full = {"full", "adamw", 1, "f32"}, muon = {"none", "muon", 1, "f32"},
+                two = {"none", "adamw", 2, "f32"};
     k2_dims d = dims_make();
     k2_config c = config_make(&plain, "x"), f = config_make(&full, "x"), m = config_make(&muon, "x"),
               t = config_make(&two, "x");
@@ -153,11 +156,14 @@ static void test_directions(void **state)
 
 int main(void)
 {
-    static memory_case cases[] = {
-        {"none", "adamw", 1}, {"none", "adamw", 2}, {"full", "adamw", 1}, {"full", "adamw", 2}, {"selective", "muon", 2}};
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(test_peak, &cases[0]), cmocka_unit_test_prestate(test_peak, &cases[1]),
-        cmocka_unit_test_prestate(test_peak, &cases[2]), cmocka_unit_test_prestate(test_peak, &cases[3]),
-        cmocka_unit_test_prestate(test_peak, &cases[4]), cmocka_unit_test(test_directions)};
+    static memory_case cases[] = {{"none", "adamw", 1, "f32"}, {"none", "adamw", 2, "f32"},     {"full", "adamw", 1, "f32"},
+                                  {"full", "adamw", 2, "f32"}, {"selective", "muon", 2, "f32"}, {"full", "adamw", 2, "bf16"}};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(test_peak, &cases[0]),
+                                       cmocka_unit_test_prestate(test_peak, &cases[1]),
+                                       cmocka_unit_test_prestate(test_peak, &cases[2]),
+                                       cmocka_unit_test_prestate(test_peak, &cases[3]),
+                                       cmocka_unit_test_prestate(test_peak, &cases[4]),
+                                       cmocka_unit_test_prestate(test_peak, &cases[5]),
+                                       cmocka_unit_test(test_directions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
