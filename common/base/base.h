@@ -182,7 +182,7 @@ void k2_buf_clear(k2_buf *b);
 bool k2_buf_append(k2_buf *b, const void *bytes, size_t n);
 bool k2_buf_puts(k2_buf *b, const char *s);
 bool k2_buf_printf(k2_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-bool k2_buf_json_string(k2_buf *b, const char *s, size_t n); /* quoted, escaped; bytes that are not UTF-8 become U+FFFD */
+bool k2_buf_json_string(k2_buf *b, const char *s, size_t n); /* quoted, escaped; what is not UTF-8 becomes U+FFFD */
 void k2_buf_consume(k2_buf *b, size_t n);                    /* drop the first n bytes */
 
 static inline uint32_t k2_load_u32le(const void *p)
@@ -298,6 +298,18 @@ const char *k2_signal_name(int signum, char out[K2_SIGNAL_NAME_MAX]); /* "SIGSEG
  * U+0000 (it would cut a C string short), control characters inside strings, nesting deeper than depth_max. Not a parser: text
  * without such a fault may still not be JSON. */
 const char *k2_json_fault(const char *s, size_t n, unsigned depth_max);
+/* k2_json_sorted - append a JSON value in one form: no space, names of every object in the order of their code points.
+ *
+ *   What Python's json.dumps(sort_keys=True, separators=(",", ":"), ensure_ascii=False) makes of it: whole numbers stay as they
+ *   stand, others get the shortest digits that give the same double.
+ *
+ * errors   false, and nothing appended: not JSON, not UTF-8, half of a surrogate pair, a name twice in an object, deeper than 64,
+ *          or the buffer's cap
+ * tests    tests/unit/base/json_test.c, tests/fuzz/base
+ */
+bool k2_json_sorted(const char *s, size_t n, k2_buf *out);
+/* The text of an object's first member of that name, as it stands. False: there is none, or it is no JSON object. */
+bool k2_json_member(const char *s, size_t n, const char *name, const char **value, size_t *value_n);
 
 /* ---- command lines ---------------------------------------------------------------------------------------------- */
 

@@ -101,22 +101,38 @@ bool k2_utf8_valid(const char *s, size_t n)
     return true;
 }
 
+/* Bytes that stand in a JSON string as they are, up to the first that may not. */
+static size_t plain_run(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n && (unsigned char)s[i] >= 0x20 && (unsigned char)s[i] < 0x80 && s[i] != '"' && s[i] != '\\') i++;
+    return i;
+}
+
+static bool append_escaped(k2_buf *b, unsigned char c)
+{
+    static const char special[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
+    const char *hit = c ? strchr(special, c) : NULL;
+    if (!hit) return k2_buf_printf(b, "\\u%04x", c);
+    const char escaped[2] = {'\\', letters[hit - special]};
+    return k2_buf_append(b, escaped, 2);
+}
+
 bool k2_buf_json_string(k2_buf *b, const char *s, size_t n)
 {
     bool ok = k2_buf_append(b, "\"", 1);
     for (size_t i = 0; ok && i < n;) {
-        unsigned char c = (unsigned char)s[i];
-        size_t step = utf8_step((const unsigned char *)s + i, n - i);
-        if (step == 0) {
+        size_t step = plain_run(s + i, n - i);
+        if (step > 0) {
+            ok = k2_buf_append(b, s + i, step);
+        } else if ((unsigned char)s[i] < 0x80) {
+            ok = append_escaped(b, (unsigned char)s[i]);
+            step = 1;
+        } else if ((step = utf8_step((const unsigned char *)s + i, n - i)) > 0) {
+            ok = k2_buf_append(b, s + i, step);
+        } else {
             ok = k2_buf_append(b, "\xef\xbf\xbd", 3);
             step = 1;
-        } else if (c == '"' || c == '\\') {
-            const char escaped[2] = {'\\', (char)c};
-            ok = k2_buf_append(b, escaped, 2);
-        } else if (c < 0x20 || c == 0x7f) {
-            ok = k2_buf_printf(b, "\\u%04x", c);
-        } else {
-            ok = k2_buf_append(b, s + i, step);
         }
         i += step;
     }

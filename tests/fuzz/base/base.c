@@ -12,6 +12,32 @@ static bool json(const uint8_t *text, size_t n)
     return !fault;
 }
 
+/* One form is the form of itself. */
+static bool sorted(const uint8_t *text, size_t n)
+{
+    k2_buf first, second;
+    k2_buf_init(&first, 8 * n + 64);
+    k2_buf_init(&second, 8 * n + 64);
+    const bool ok = k2_json_sorted((const char *)text, n, &first);
+    if (ok && !strstr(first.data, "Infinity")) {
+        const bool again = k2_json_sorted(first.data, first.len, &second);
+        K2_ASSERT(again && first.len == second.len && memcmp(first.data, second.data, first.len) == 0);
+    }
+    K2_ASSERT(ok || first.len == 0);
+    k2_buf_fini(&first);
+    k2_buf_fini(&second);
+    return ok;
+}
+
+static bool member(const uint8_t *text, size_t n)
+{
+    const char *value;
+    size_t value_n;
+    if (!k2_json_member((const char *)text, n, "tools", &value, &value_n)) return false;
+    K2_ASSERT((const uint8_t *)value > text && value_n > 0 && (const uint8_t *)value + value_n < text + n);
+    return true;
+}
+
 /* Whatever the bytes are, written as a JSON string they are sound, and of text nothing is lost. */
 static bool string(const uint8_t *bytes, size_t n)
 {
@@ -58,6 +84,8 @@ static bool arguments(const uint8_t *text, size_t n)
 
 const k2_parser k2_parsers[] = {
     {.name = "JSON without a fault", .take = json},
+    {.name = "JSON in one form", .take = sorted},
+    {.name = "member of a JSON object", .take = member, .prefixes_refused = true},
     {.name = "UTF-8", .take = string},
     {.name = "number", .take = number, .text = true},
     {.name = "command line", .take = arguments, .text = true},
