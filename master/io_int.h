@@ -42,6 +42,9 @@ typedef struct k2m_prompt_set {
     k2_digest fingerprint;
 } k2m_prompt_set;
 
+/* Append a prompt's ids, with the beginning of an answer. The errors of k2_tokenizer_render. */
+k2_code k2m_prompt_render(const k2_tokenizer *t, const k2_prompt *p, k2_tokens *out, k2_error *err);
+
 typedef struct k2m_run {
     k2_config config;
     bool json, dry_run, resume;

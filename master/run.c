@@ -74,13 +74,9 @@ static k2_code tokenize(const k2m_run *r, const char *path, k2m_prompt_set *s, u
     k2_code code = K2_OK;
     for (uint32_t i = 0; i < s->count && code == K2_OK; i++) {
         const k2_prompt *p = k2_prompts_at(s->list, i);
-        k2_token_message m[K2_DATA_MESSAGES_MAX];
-        for (uint32_t k = 0; k < p->message_count; k++)
-            m[k] = (k2_token_message){.role = p->messages[k].role,
-                                      .content = p->messages[k].content,
-                                      .content_bytes = strlen(p->messages[k].content)};
         k2_tokens_clear(&t);
-        code = k2_tokenizer_chat(r->tokenizer, m, p->message_count, true, &t, err);
+        code = k2m_prompt_render(r->tokenizer, p, &t, err);
+        if (code != K2_OK) k2_error_prefix(err, "%s:%u", path, p->line);
         if (code == K2_OK && t.count + answer_tokens > r->dims.max_position_embeddings)
             code = k2_error_set(err, K2_BAD_INPUT, "%s:%u: %zu tokens of prompt and %llu of answer, the model has %u positions",
                                 path, p->line, t.count, (unsigned long long)answer_tokens, r->dims.max_position_embeddings);

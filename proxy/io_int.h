@@ -106,15 +106,19 @@ struct k2i_px_job {
     uint32_t *ids, *prompt_ids;
     float *logprobs;
     size_t count, cap, prompt_count;
+    k2_openai_calls calls;          /* of tools */
     k2_openai_list tokens;          /* as "logprobs" tells of them, of an engine that gives their places in the text */
     bool ids_whole, logprobs_whole, tokens_whole; /* every token so far had one */
     k2_buf text;
     char model[128];
     char finish[24]; /* "" until the answer is whole */
-    bool has_k2, has_usage;
+    bool has_k2, has_usage, has_cached;
+    char *stop_text; /* as of k2_openai_answer; */
+    bool has_stop_id;
+    uint32_t stop_id;
     bool anything;        /* a token or text has come */
     bool looked, foreign; /* foreign: an engine that gives neither ids nor k2; its words are passed on as they are */
-    uint64_t version, prompt_tokens, completion_tokens;
+    uint64_t version, prompt_tokens, completion_tokens, cached_tokens; /* cached: at the first engine that answered */
     k2_digest digest;
     char failure[160]; /* what the last engine that failed said, or what was seen of it */
     uint32_t attempts;

@@ -61,6 +61,8 @@ void k2i_px_job_free(k2i_px_job *job)
     k2_openai_request_fini(&job->request);
     k2_buf_fini(&job->text);
     k2_openai_list_fini(&job->tokens);
+    k2_openai_calls_clear(&job->calls);
+    k2_free(job->stop_text);
     k2_buf_fini(&job->pending);
     k2_buf_fini(&job->forward);
     k2_buf_fini(&job->reply);
@@ -158,6 +160,8 @@ static k2_openai_answer answer_head(k2i_px_job *job)
                                                             : "",
                               .created = job->created,
                               .text = "",
+                              .has_cached = job->has_cached,
+                              .cached_tokens = job->cached_tokens,
                               .has_k2 = job->has_k2,
                               .version = job->version,
                               .digest = job->digest};
@@ -173,7 +177,12 @@ void k2i_px_job_deliver(k2i_px_job *job, const k2_openai_answer *a)
     out.count = a->count;
     out.tokens = a->tokens;
     out.token_count = a->token_count;
+    out.calls = a->calls;
+    out.call_count = a->call_count;
     out.finish_reason = a->finish_reason;
+    out.stop_text = a->stop_text;
+    out.has_stop_id = a->has_stop_id;
+    out.stop_id = a->stop_id;
     out.first = !job->delivered;
     if (!job->delivered && job->request.return_token_ids && job->prompt_ids) {
         out.prompt_ids = job->prompt_ids;
@@ -237,7 +246,12 @@ static void complete_whole(k2i_px_job *job)
         a.token_count = job->tokens.count;
     }
     a.count = job->count;
+    a.calls = job->calls.list;
+    a.call_count = job->calls.count;
     a.finish_reason = job->finish;
+    a.stop_text = job->stop_text;
+    a.has_stop_id = job->has_stop_id;
+    a.stop_id = job->stop_id;
     if (job->request.return_token_ids && job->prompt_ids) {
         a.prompt_ids = job->prompt_ids;
         a.prompt_ids_count = job->prompt_count;

@@ -26,13 +26,19 @@ void k2i_px_upstream_cancel(k2i_px_job *job)
     job->sse_open = false;
 }
 
+static bool calls_tools(const k2_openai_request *r)
+{
+    return r->tools && !r->tool_choice_none;
+}
+
 /* Can another engine go on from what has come? Its prompt's ids and an id for every token are needed. Where the text of some
  * tokens may be held back at the engine that is gone (stop strings), it is begun anew as long as the client has seen none of
- * it. */
+ * it. Only our own engines know how a chat goes on in which a call may have begun. */
 static bool resumable(const k2i_px_job *job)
 {
     bool prompt = job->prompt_ids || job->request.prompt_ids;
     if (job->verbatim || (job->request.stop_count > 0 && !job->delivered)) return false;
+    if (calls_tools(&job->request) && !job->has_k2) return false;
     return job->ids_whole && job->count > 0 && prompt;
 }
 
@@ -54,7 +60,10 @@ static void write_body(k2i_px_job *job, k2_buf *out)
     r.include_usage = io->probes[job->slot].counted != engine_key(k2i_px_engine_at(io->core, job->slot));
     job->resumed = job->count > 0;
     /* Our own engines want to know that the last tokens of the prompt are generated ones, with or without k2 in the request. */
-    if (job->resumed && job->has_k2) r.k2.present = true;
+    if (job->resumed && job->has_k2) {
+        r.k2.present = r.k2.resumed = true;
+        r.k2.calls = r.k2.calls || calls_tools(&r);
+    }
     k2_openai_resume resume = {.prompt_ids = job->request.prompt_ids ? NULL : job->prompt_ids,
                                .prompt_ids_count = job->prompt_count,
                                .ids = job->ids,
@@ -122,6 +131,8 @@ static void begin_anew(k2i_px_job *job)
     job->count = 0;
     job->ids_whole = job->logprobs_whole = job->tokens_whole = true;
     k2_openai_list_clear(&job->tokens);
+    k2_openai_calls_clear(&job->calls);
+    job->has_cached = false;
     job->anything = job->looked = job->foreign = false;
     k2_buf_clear(&job->text);
 }
@@ -192,6 +203,16 @@ static void keep_tokens(k2i_px_job *job, const k2_openai_answer *a)
         job->tokens_whole = false;
     job->count += a->count;
     k2_buf_append(&job->text, a->text, a->text_bytes);
+    k2_openai_calls_append(&job->calls, a->calls, a->call_count);
+}
+
+static void keep_finish(k2i_px_job *job, const k2_openai_answer *a)
+{
+    snprintf(job->finish, sizeof job->finish, "%s", a->finish_reason);
+    k2_free(job->stop_text);
+    job->stop_text = a->stop_text ? k2_strdup(a->stop_text) : NULL;
+    job->has_stop_id = a->has_stop_id;
+    job->stop_id = a->stop_id;
 }
 
 /* An event's or a whole answer's content goes into the job, and on to a client that streams. */
@@ -209,6 +230,10 @@ static void take(k2i_px_job *job, const k2_openai_answer *a)
         job->prompt_tokens = a->prompt_tokens;
         job->completion_tokens = a->completion_tokens;
     }
+    if (a->has_cached && !job->resumed) {
+        job->has_cached = true;
+        job->cached_tokens = a->cached_tokens;
+    }
     keep_prompt_ids(job, a);
     if (!job->looked) {
         job->foreign = !a->ids && !a->has_k2 && !a->prompt_ids;
@@ -216,13 +241,13 @@ static void take(k2i_px_job *job, const k2_openai_answer *a)
     }
     job->looked = true;
     keep_tokens(job, a);
-    bool news = a->count > 0 || a->text_bytes > 0;
+    bool news = a->count > 0 || a->text_bytes > 0 || a->call_count > 0;
     if (news && !job->anything) {
         job->anything = true;
         k2_flight_mark(K2_FLIGHT_FIRST_TOKEN, k2i_px_trajectory(job), job->request.k2.position, 0, 0);
         k2_metric_observe(io->m_first_token, (double)(k2_loop_now_ns(io->loop) - job->begin_ns) / 1e9);
     }
-    if (a->finish_reason) snprintf(job->finish, sizeof job->finish, "%s", a->finish_reason);
+    if (a->finish_reason) keep_finish(job, a);
     if (job->request.stream && !job->foreign && (news || a->finish_reason)) k2i_px_job_deliver(job, a);
 }
 
@@ -274,7 +299,7 @@ static bool on_event(void *arg, const char *type, const char *data, size_t n)
         return false;
     }
     size_t tokens = K2_MAX(p->a.count, (size_t)(p->a.text_bytes > 0 && !p->a.ids));
-    bool usage_only = p->a.has_usage && !p->a.finish_reason && p->a.count == 0 && p->a.text_bytes == 0;
+    bool usage_only = p->a.has_usage && !p->a.finish_reason && p->a.count == 0 && p->a.text_bytes == 0 && p->a.call_count == 0;
     take(job, &p->a);
     /* What another's engine says may hold more than is understood here: its clients get its own words. */
     if (job->request.stream && job->foreign && !usage_only) k2i_px_job_deliver_raw(job, data, n);

@@ -23,6 +23,31 @@ static bool check_state(const k2i_server *s, const k2_openai_request *r, k2_open
     return false;
 }
 
+k2_code k2i_chat_render(const k2_tokenizer *t, const k2_openai_request *r, k2_tokens *out, k2_error *err)
+{
+    size_t calls = 0, used = 0;
+    for (size_t i = 0; i < r->message_count; i++) calls += r->messages[i].calls.count;
+    k2_token_message *messages = k2_alloc_array(r->message_count, sizeof *messages);
+    k2_token_call *list = k2_alloc_array(K2_MAX(calls, (size_t)1), sizeof *list);
+    for (size_t i = 0; i < r->message_count; i++) {
+        const k2_openai_message *m = &r->messages[i];
+        messages[i] = (k2_token_message){.role = m->role,
+                                         .content = m->content,
+                                         .content_bytes = m->content_bytes,
+                                         .name = m->name,
+                                         .tool_call_id = m->tool_call_id,
+                                         .calls = list + used,
+                                         .call_count = m->calls.count};
+        for (size_t k = 0; k < m->calls.count; k++)
+            list[used++] = (k2_token_call){.id = m->calls.list[k].id, .arguments = m->calls.list[k].arguments.data};
+    }
+    const k2_token_chat chat = {.messages = messages, .count = r->message_count, .tools = r->tools, .generate = true};
+    const k2_code code = k2_tokenizer_render(t, &chat, out, err);
+    k2_free(messages);
+    k2_free(list);
+    return code;
+}
+
 static bool take_prompt(const k2i_server *s, const k2_openai_request *r, k2_tokens *out, k2_openai_error *e)
 {
     const k2_tokenizer *t = s->served.tokenizer;
@@ -30,12 +55,7 @@ static bool take_prompt(const k2i_server *s, const k2_openai_request *r, k2_toke
     k2_error err = {0};
     bool ok = true;
     if (r->chat) {
-        k2_token_message *m = k2_alloc_array(r->message_count, sizeof *m);
-        for (size_t i = 0; i < r->message_count; i++)
-            m[i] = (k2_token_message){
-                .role = r->messages[i].role, .content = r->messages[i].content, .content_bytes = r->messages[i].content_bytes};
-        k2_code code = k2_tokenizer_chat(t, m, r->message_count, true, out, &err);
-        k2_free(m);
+        k2_code code = k2i_chat_render(t, r, out, &err);
         if (code == K2_BAD_INPUT || code == K2_UNSUPPORTED) {
             k2_openai_error_set(e, 400, NULL, param, "%s", err.text);
             return false;
@@ -109,7 +129,9 @@ static void fill_generation(k2i_generation *g, const k2_openai_request *r)
 {
     k2i_server *s = g->s;
     g->trajectory = r->k2.has_trajectory ? r->k2.trajectory : K2_FLIGHT_NONE;
-    g->chat = r->chat;
+    g->calls = r->k2.calls || (r->tools && !r->tool_choice_none);
+    g->chat = r->chat || r->k2.calls;
+    g->ignore_eos = r->ignore_eos;
     g->stream = r->stream;
     g->usage = r->include_usage;
     g->logprobs = r->logprobs;
@@ -168,7 +190,7 @@ static void fill_choice(k2i_choice *c, const k2_openai_request *r)
     q->repetition = r->k2.repetition && s->served.repetition;
     fill_stops(q, s, r);
     c->decoded = c->sent = q->prompt_len;
-    k2i_text_prime(c, r->k2.position);
+    k2i_text_prime(c, r->k2.position, r->k2.resumed);
 }
 
 k2i_generation *k2i_accept(k2i_server *s, const k2_openai_request *r, k2_openai_error *e)

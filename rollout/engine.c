@@ -116,6 +116,7 @@ static void publish(k2i_engine *e)
     while ((r = k2i_core_touched(e->core)) != NULL) {
         k2i_job *job = r->user;
         job->new_len = r->len;
+        job->new_cached = r->cached;
         job->new_finish = r->finish;
         job->new_version = e->active.version;
         job->new_digest = e->active.digest;
@@ -278,6 +279,7 @@ static void deliver(void *arg)
     for (k2i_job *job = list; job; job = job->next_news) {
         job->next_told = job->next_news; /* next_news is used again as soon as the lock is free */
         job->len = job->new_len;
+        job->cached = job->new_cached;
         job->finish = job->new_finish;
         job->version = job->new_version;
         job->digest = job->new_digest;

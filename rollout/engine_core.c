@@ -200,6 +200,7 @@ static void walk_sealed(k2i_core *c, k2i_request *r)
         r->sealed = r->page_count;
         r->computed += pt;
         c->stats.cached_tokens += pt;
+        if (r->preempted == 0) r->cached += pt;
     }
 }
 
@@ -224,11 +225,11 @@ static bool admit(k2i_core *c, k2i_request *r)
     uint32_t need = K2_MIN(pages_for(c, r->len + 1), c->table_len) - r->page_count + before;
     if (c->running.count > 1 && need + c->running.count - 1 > k2i_pages_available(&c->pages)) {
         c->stats.cached_tokens -= r->computed;
+        if (r->preempted == 0) r->cached = 0;
         leave(c, r);
         list_prepend(&c->waiting, r);
         return false;
     }
-    if (r->preempted == 0) r->cached = r->computed;
     return true;
 }
 

@@ -76,7 +76,7 @@ typedef struct k2i_request {
     uint32_t slot, planned; /* rows of this step */
     uint32_t scored;        /* positions of the prompt that need no logits any more: their next token has its score */
     uint32_t want_first, want_row, want_count; /* of this step: position and index of its first wanted row; how many */
-    uint32_t cached;        /* prompt positions that came from sealed pages, at its first admission; none while it is scored */
+    uint32_t cached;        /* positions that came from sealed pages before it was first preempted; none of a prompt that is scored */
     bool running, listed;   /* listed: among the touched ones */
     k2i_finish finish;
     uint32_t preempted;     /* times */

@@ -25,11 +25,12 @@ typedef struct k2i_job {
     /* the loop's: what is true for it */
     uint32_t len;          /* tokens there are, prompt included */
     k2i_finish finish;
+    uint32_t cached;       /* positions of the prompt that had been computed for others */
     uint64_t version;      /* of the weights that drew the last tokens */
     k2_digest digest;
 
     /* under the engine's lock */
-    uint32_t new_len;
+    uint32_t new_len, new_cached;
     k2i_finish new_finish, end_as;
     uint64_t new_version;
     k2_digest new_digest;

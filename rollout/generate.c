@@ -26,6 +26,7 @@ static void choice_init(k2i_choice *c, const k2_openai_request *r, const k2_toke
     q->top_count = r->top_logprobs;
     q->tops = k2_alloc_array((size_t)new_max * q->top_count + 1, sizeof *q->tops);
     k2_buf_init(&c->text, K2I_TEXT_MAX);
+    k2i_calls_init(&c->calls);
     if (!scores_prompt(c, r)) return;
     q->prompt_top_count = K2_MAX(r->has_prompt_logprobs ? r->prompt_logprobs : 0, r->echo ? r->top_logprobs : 0);
     q->prompt_logps = k2_alloc_array(len, sizeof *q->prompt_logps);
@@ -37,6 +38,8 @@ static void choice_fini(k2i_choice *c)
 {
     k2i_request *q = &c->job.req;
     k2_buf_fini(&c->text);
+    k2i_calls_fini(&c->calls);
+    k2_free(c->marks);
     k2_free(q->tokens);
     k2_free(q->logps);
     k2_free(q->tops);
@@ -132,9 +135,10 @@ static bool is_over(const k2i_choice *c)
 
 static const char *reason(const k2i_choice *c)
 {
-    if (c->stopped) return "stop";
+    const char *stop = c->calls.count > 0 ? "tool_calls" : "stop";
+    if (c->stopped) return stop;
     switch (c->job.finish) {
-    case K2I_STOP: return "stop";
+    case K2I_STOP: return stop;
     case K2I_LENGTH: return "length";
     case K2I_REPETITION: return "repetition";
     default: return NULL;
@@ -153,6 +157,21 @@ static bool failure(const k2i_choice *c, k2_openai_error *e)
     }
 }
 
+/* Which of the request's own stop strings or ids it was. Those of the tokenizer are nobody's news. */
+static void tell_stop(const k2i_choice *c, k2_openai_answer *a)
+{
+    const k2i_request *r = &c->job.req;
+    size_t known = 0;
+    if (c->stopped) a->stop_text = c->stop;
+    if (c->stopped || c->job.finish != K2I_STOP) return;
+    const int32_t last = r->tokens[c->job.len - 1], *ids = NULL;
+    if (!c->g->ignore_eos) ids = k2_tokenizer_stops(c->g->s->served.tokenizer, true, &known);
+    for (size_t i = 0; i < known; i++)
+        if (ids[i] == last) return;
+    a->has_stop_id = true;
+    a->stop_id = (uint32_t)last;
+}
+
 /* The parts of an answer that are not its tokens. */
 static k2_openai_answer answer_of(const k2i_choice *c)
 {
@@ -167,9 +186,26 @@ static k2_openai_answer answer_of(const k2i_choice *c)
                               .text = "",
                               .prompt_tokens = c->job.req.prompt_len,
                               .completion_tokens = completion,
+                              .has_cached = true,
+                              .cached_tokens = g->choices[0].job.cached,
                               .has_k2 = true,
                               .version = c->job.version,
                               .digest = c->job.digest};
+}
+
+/* The text of an event, or text and calls. What was parsed for one that did not leave is there still. */
+static void tell_text(k2i_choice *c, size_t text_bytes, k2_openai_answer *a)
+{
+    if (!c->g->calls) {
+        a->text = c->text.data ? c->text.data + c->tail : "";
+        a->text_bytes = text_bytes;
+        return;
+    }
+    k2i_text_parse(c, text_bytes, is_over(c));
+    a->text = c->calls.content.data ? c->calls.content.data : "";
+    a->text_bytes = c->calls.content.len;
+    a->calls = c->calls.news.list;
+    a->call_count = c->calls.news.count;
 }
 
 /* What is new since the last event, up to the decoded tokens; its log-probabilities go into `list`. */
@@ -178,8 +214,7 @@ static k2_openai_answer news_of(k2i_choice *c, size_t text_bytes, k2_openai_list
     const k2i_generation *g = c->g;
     const k2i_request *r = &c->job.req;
     k2_openai_answer a = answer_of(c);
-    a.text = c->text.data ? c->text.data + c->tail : "";
-    a.text_bytes = text_bytes;
+    tell_text(c, text_bytes, &a);
     a.ids = (const uint32_t *)r->tokens + c->sent;
     a.count = c->decoded - c->sent;
     a.logprobs = g->logprobs ? r->logps + (c->sent - r->prompt_len) : NULL;
@@ -188,7 +223,10 @@ static k2_openai_answer news_of(k2i_choice *c, size_t text_bytes, k2_openai_list
         a.prompt_ids = (const uint32_t *)r->tokens;
         a.prompt_ids_count = r->prompt_len;
     }
-    if (is_over(c)) a.finish_reason = reason(c);
+    if (is_over(c)) {
+        a.finish_reason = reason(c);
+        tell_stop(c, &a);
+    }
     if (!g->logprobs || g->bare) return a;
     k2_openai_list_clear(list);
     k2i_tell(c, g->echo && !c->begun ? 0 : c->sent, c->decoded, list);
@@ -273,7 +311,12 @@ static bool pump(k2i_choice *c)
     k2_buf *out = &g->s->out, *body = &g->s->body;
     k2_buf_clear(out);
     k2_buf_clear(body);
+    if (g->prompt_logprobs && c->index == 0 && !c->begun) {
+        k2i_tell_prompt(c, out);
+        a.prompt_logprobs = out->data;
+    }
     k2_openai_write_chunk(body, &a);
+    k2_buf_clear(out);
     k2_sse_write(out, body->data, body->len);
     bool end = last && others_ended(c);
     if (end) write_tail(c);
@@ -285,7 +328,10 @@ static bool pump(k2i_choice *c)
     c->begun = true;
     c->ended = last;
     c->sent = c->decoded;
-    k2i_text_sent(c, text);
+    if (g->calls)
+        k2i_calls_told(&c->calls);
+    else
+        k2i_text_sent(c, text);
     if (!end) return false;
     note_end(g);
     k2_http_stream_end(g->req);

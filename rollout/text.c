@@ -1,14 +1,30 @@
 /* text - see generate_int.h. Text lags behind tokens: a character may be half there, and the end of the text is held back while
- * it could be the beginning of a stop string. */
+ * it could be the beginning of a stop string. Where calls of tools are looked for, their marks stand in the text by name, and
+ * it goes through calls.c when it would be sent: stop strings work in calls as in any text. */
 #include "rollout/generate_int.h"
 
 #include <string.h>
+
+static void put_mark(k2i_choice *c, int32_t token)
+{
+    if (c->mark_count == c->mark_cap) {
+        c->mark_cap = K2_MAX(c->mark_cap * 2, (size_t)8);
+        c->marks = k2_realloc_array(c->marks, c->mark_cap, sizeof *c->marks);
+    }
+    k2_token_stream_end(&c->decoder, &c->text);
+    c->marks[c->mark_count++] = (k2i_mark){.at = c->text.len, .id = token};
+    k2_buf_puts(&c->text, k2_tokenizer_special_name(c->g->s->served.tokenizer, token));
+}
 
 /* A model may have more ids than its tokenizer (a padded vocabulary): those are no text. */
 static void decode_one(k2i_choice *c, int32_t token)
 {
     const k2_tokenizer *t = c->g->s->served.tokenizer;
     if ((uint32_t)token >= k2_tokenizer_vocab(t)) return;
+    if (c->g->calls && k2_tokenizer_mark(t, token) != K2_TOKEN_TEXT) {
+        put_mark(c, token);
+        return;
+    }
     k2_code code = k2_token_stream_feed(t, &c->decoder, &token, 1, &c->text, NULL);
     K2_ASSERT(code == K2_OK || code == K2_LIMIT);
 }
@@ -26,6 +42,7 @@ static bool cut_at_stop(k2i_choice *c, size_t from)
         if (!hit || (size_t)(hit - c->text.data) >= best) continue;
         best = (size_t)(hit - c->text.data);
         bytes = n;
+        c->stop = g->stops[i];
     }
     if (best == SIZE_MAX) return false;
     c->text.len = K2_MAX(best + (g->include_stop ? bytes : 0), c->tail);
@@ -68,14 +85,68 @@ size_t k2i_text_held(const k2i_choice *c)
     return held;
 }
 
+/* Forget the first bytes of the text, and marks that begin there. */
+static void drop(k2i_choice *c, size_t bytes)
+{
+    size_t gone = 0;
+    k2_buf_consume(&c->text, bytes);
+    while (gone < c->mark_count && c->marks[gone].at < bytes) gone++;
+    c->mark_count -= gone;
+    for (size_t i = 0; i < c->mark_count; i++) {
+        c->marks[i] = c->marks[i + gone];
+        c->marks[i].at -= bytes;
+    }
+}
+
 void k2i_text_sent(k2i_choice *c, size_t bytes)
 {
-    k2_buf_consume(&c->text, c->tail + bytes);
+    drop(c, c->tail + bytes);
     c->tail = 0;
     c->echoed -= K2_MIN(c->echoed, bytes);
 }
 
-void k2i_text_prime(k2i_choice *c, uint64_t position)
+/* The text [tail, end) to the calls. Gives where it ended: in front of a mark that is not whole, should more come. */
+static size_t to_calls(k2i_choice *c, size_t end, bool last)
+{
+    const k2_tokenizer *t = c->g->s->served.tokenizer;
+    size_t at = c->tail;
+    for (size_t i = 0; i < c->mark_count && c->marks[i].at < end; i++) {
+        const k2i_mark *m = &c->marks[i];
+        const char *name = k2_tokenizer_special_name(t, m->id);
+        const size_t behind = m->at + strlen(name);
+        if (m->at < at) continue;
+        k2i_calls_text(&c->calls, c->text.data + at, m->at - at);
+        at = m->at;
+        if (behind > end && !last) return at;
+        if (behind > end) break; /* a stop string has cut it: it is text */
+        k2i_calls_mark(&c->calls, k2_tokenizer_mark(t, m->id), name);
+        at = behind;
+    }
+    if (end > at) k2i_calls_text(&c->calls, c->text.data + at, end - at);
+    if (last) k2i_calls_end(&c->calls);
+    return end;
+}
+
+void k2i_text_parse(k2i_choice *c, size_t bytes, bool last)
+{
+    k2i_text_sent(c, to_calls(c, c->tail + bytes, last) - c->tail);
+}
+
+/* What the choice's own tokens begin with has been told already, but for what was held back. The bytes of a stop string that
+ * may have begun stay, as the tail. */
+static void prime_tail(k2i_choice *c, size_t held)
+{
+    size_t keep = c->g->stop_count > 0 ? K2_MIN(c->g->stop_longest - 1, c->text.len) : 0, told = c->text.len - held;
+    if (c->g->calls) {
+        told = to_calls(c, told, false);
+        k2i_calls_told(&c->calls);
+    }
+    const size_t gone = K2_MIN(c->text.len - keep, told);
+    drop(c, gone);
+    c->tail = told - gone;
+}
+
+void k2i_text_prime(k2i_choice *c, uint64_t position, bool resumed)
 {
     const k2i_request *r = &c->job.req;
     uint32_t from = c->g->echo ? 0 : r->prompt_len - (uint32_t)K2_MIN(position, r->prompt_len);
@@ -85,7 +156,5 @@ void k2i_text_prime(k2i_choice *c, uint64_t position)
         return;
     }
     k2i_tell_skip(c, from, r->prompt_len);
-    size_t keep = c->g->stop_count > 0 ? K2_MIN(c->g->stop_longest - 1, c->text.len) : 0;
-    k2_buf_consume(&c->text, c->text.len - keep);
-    c->tail = keep;
+    prime_tail(c, resumed ? k2i_text_held(c) : 0);
 }

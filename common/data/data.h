@@ -17,16 +17,28 @@
 #define K2_DATA_PROMPTS_MAX    (16u << 20)  /* lines of one prompt file */
 #define K2_DATA_MESSAGES_MAX   256u         /* turns of one prompt */
 #define K2_DATA_ID_BYTES_MAX   128u         /* of a prompt's id: it appears in logs and the journal */
+#define K2_DATA_CALLS_MAX      128u         /* calls of tools in one message */
+#define K2_DATA_TOOLS_MAX      1024u        /* tools of one prompt */
+
+typedef struct k2_prompt_call {
+    const char *id, *name;
+    const char *arguments; /* meant to be JSON, as the model is to see it */
+} k2_prompt_call;
 
 typedef struct k2_prompt_message {
-    const char *role; /* "system", "user" or "assistant" */
-    const char *content;
+    const char *role;         /* "system", "user", "assistant" or "tool" */
+    const char *content;      /* "" for an assistant that only calls */
+    const char *name;         /* NULL: none */
+    const char *tool_call_id; /* of a tool's message, and only there */
+    const k2_prompt_call *calls; /* of an assistant's */
+    uint32_t call_count;
 } k2_prompt_message;
 
 typedef struct k2_prompt {
     const char *id; /* as given, or "line-N" */
     const k2_prompt_message *messages;
-    uint32_t message_count; /* >= 1, the last one is a user's */
+    uint32_t message_count; /* >= 1, the last one is a user's or a tool's */
+    const char *tools;      /* their declaration as k2_json_sorted writes it; NULL: none */
     uint32_t line;          /* in the file, from 1 */
     double difficulty;      /* NaN: no number of that name is given */
     const char *answer;     /* NULL where it is not given and limits.answer_optional is set */
@@ -47,7 +59,9 @@ typedef struct k2_prompts_limits {
 /* k2_prompts_load - read and check a prompt file.
  *
  *   One JSON object a line; blank lines are skipped. Either "messages": [{"role", "content"}, ...] or "prompt": "text" (one
- *   user message); "answer": "text"; "id": "text" is optional. Other fields are allowed and kept in `json`.
+ *   user message); "answer": "text"; "id": "text" is optional. Tools are given as to a chat completion: "tools" beside the
+ *   messages, "tool_calls", "tool_call_id" and "name" in them; a content may be a list of text parts, and null where an
+ *   assistant only calls. Other fields are allowed and kept in `json`.
  *
  * memory   the result is the caller's; k2_prompts_free (NULL is fine). Strings live as long as it does
  * errors   BAD_INPUT or LIMIT as "file:line: ...": not JSON, not UTF-8, a field missing, of a wrong type, given twice or

@@ -1,4 +1,5 @@
-/* Prompt files: a JSONL file read whole, checked whole, and kept in four allocations however many prompts it holds. */
+/* Prompt files: a JSONL file read whole, checked whole, and kept in five allocations however many prompts it holds, and
+ * one for each declaration of tools. */
 #include "common/data/data.h"
 #include "jsonl_int.h"
 
@@ -9,7 +10,8 @@
 
 #define AUTO_ID_BYTES 16u /* "line-4294967295" and its terminator */
 
-/* All strings of a prompt are shorter decoded than quoted in the file, so one block of the file's size holds all of them. */
+/* All strings of a prompt are shorter decoded than quoted in the file, so one block of the file's size holds all of them; but
+ * for declarations of tools, which are written anew. */
 struct k2_prompts {
     char *json; /* the file */
     char *text; /* decoded strings */
@@ -18,6 +20,10 @@ struct k2_prompts {
     size_t count, capacity;
     k2_prompt_message *messages; /* of all prompts, one behind the other */
     size_t message_count, message_capacity;
+    k2_prompt_call *calls; /* of all messages */
+    size_t call_count, call_capacity;
+    char **tools; /* each another one than that before it */
+    size_t tools_count;
     k2_digest fingerprint;
 };
 
@@ -27,7 +33,7 @@ typedef struct loader {
     k2_prompts_limits limits;
 } loader;
 
-static const char *const roles[] = {"system", "user", "assistant"};
+static const char *const roles[] = {"system", "user", "assistant", "tool"};
 
 static const char *keep(k2_prompts *p, const char *s)
 {
@@ -38,13 +44,13 @@ static const char *keep(k2_prompts *p, const char *s)
     return kept;
 }
 
-static void message_add(k2_prompts *p, const char *role, const char *content)
+static void message_add(k2_prompts *p, const k2_prompt_message *m)
 {
     if (p->message_count == p->message_capacity) {
         p->message_capacity = K2_MAX(p->message_capacity * 2, (size_t)64);
         p->messages = k2_realloc_array(p->messages, p->message_capacity, sizeof *p->messages);
     }
-    p->messages[p->message_count++] = (k2_prompt_message){.role = role, .content = content};
+    p->messages[p->message_count++] = *m;
 }
 
 /* A field that must be a string where it is there; `where` is "" or "messages[3]." for the text. */
@@ -61,27 +67,123 @@ static k2_code string_field(const loader *l, const cJSON *object, const char *wh
     return K2_OK;
 }
 
+/* Text parts, one behind the other. */
+static k2_code parts_parse(loader *l, const cJSON *list, uint32_t i, const char **out, k2_error *err)
+{
+    uint32_t k = 0;
+    k2_prompts *p = l->p;
+    *out = p->text + p->text_used;
+    for (const cJSON *part = list->child; part; part = part->next, k++) {
+        const cJSON *type = cJSON_GetObjectItemCaseSensitive(part, "type");
+        const cJSON *text = cJSON_GetObjectItemCaseSensitive(part, "text");
+        if (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0 || !cJSON_IsString(text))
+            return k2_error_set(err, K2_BAD_INPUT,
+                                "%s:%u: messages[%u].content[%u]: only parts of type \"text\" are understood", l->at.name,
+                                l->at.line, i, k);
+        keep(p, text->valuestring);
+        p->text_used--; /* the next one stands in place of the terminator */
+    }
+    keep(p, "");
+    return K2_OK;
+}
+
+static k2_code content_parse(loader *l, const cJSON *item, uint32_t i, bool calls, const char **out, k2_error *err)
+{
+    const cJSON *content;
+    k2_code code = k2i_jsonl_field(l->at, item, "content", &content, err);
+    if (code != K2_OK) return code;
+    if (calls && (!content || cJSON_IsNull(content))) {
+        *out = keep(l->p, "");
+        return K2_OK;
+    }
+    if (!content) return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages[%u].content is missing", l->at.name, l->at.line, i);
+    if (cJSON_IsArray(content)) return parts_parse(l, content, i, out, err);
+    if (!cJSON_IsString(content))
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages[%u].content is %s, expected a string", l->at.name, l->at.line,
+                            i, k2i_jsonl_type(content));
+    *out = keep(l->p, content->valuestring);
+    return K2_OK;
+}
+
+/* A string of at least one byte. */
+static const char *word(const cJSON *object, const char *key)
+{
+    const cJSON *v = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsString(v) && v->valuestring[0] ? v->valuestring : NULL;
+}
+
+static k2_code call_parse(loader *l, const cJSON *item, uint32_t i, uint32_t k, k2_error *err)
+{
+    k2_prompts *p = l->p;
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(item, "type");
+    const cJSON *function = cJSON_GetObjectItemCaseSensitive(item, "function");
+    const cJSON *arguments = cJSON_GetObjectItemCaseSensitive(function, "arguments");
+    const char *id = word(item, "id"), *name = word(function, "name");
+    const char *wrong = !id                                                                             ? "id"
+                        : type && (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0) ? "type"
+                        : !name                                                                         ? "function.name"
+                        : !cJSON_IsString(arguments)                                                    ? "function.arguments"
+                                                                                                        : NULL;
+    if (wrong)
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages[%u].tool_calls[%u].%s: expected %s", l->at.name, l->at.line, i,
+                            k, wrong,
+                            strcmp(wrong, "type") == 0                 ? "\"function\""
+                            : strcmp(wrong, "function.arguments") == 0 ? "a string that holds JSON"
+                                                                       : "a string of at least one byte");
+    if (p->call_count == p->call_capacity) {
+        p->call_capacity = K2_MAX(p->call_capacity * 2, (size_t)16);
+        p->calls = k2_realloc_array(p->calls, p->call_capacity, sizeof *p->calls);
+    }
+    p->calls[p->call_count++] =
+        (k2_prompt_call){.id = keep(p, id), .name = keep(p, name), .arguments = keep(p, arguments->valuestring)};
+    return K2_OK;
+}
+
+static k2_code calls_parse(loader *l, const cJSON *item, uint32_t i, const char *role, uint32_t *count, k2_error *err)
+{
+    const cJSON *list;
+    k2_code code = k2i_jsonl_field(l->at, item, "tool_calls", &list, err);
+    if (code != K2_OK || !list || cJSON_IsNull(list)) return code;
+    const char *wrong = !cJSON_IsArray(list)                                ? "expected a list"
+                        : list->child && strcmp(role, "assistant") != 0     ? "only an assistant's message may have them"
+                        : cJSON_GetArraySize(list) > (int)K2_DATA_CALLS_MAX ? "holds too many"
+                                                                            : NULL;
+    if (wrong) return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages[%u].tool_calls: %s", l->at.name, l->at.line, i, wrong);
+    for (const cJSON *e = list->child; e && code == K2_OK; e = e->next) code = call_parse(l, e, i, (*count)++, err);
+    return code;
+}
+
 static k2_code message_parse(loader *l, const cJSON *item, uint32_t i, k2_error *err)
 {
     char where[32];
-    const char *role = NULL, *content = NULL;
+    const char *role = NULL, *name = NULL, *answers = NULL;
+    k2_prompt_message m = {0};
     snprintf(where, sizeof where, "messages[%u].", i);
     if (!cJSON_IsObject(item))
         return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages[%u] is %s, expected an object", l->at.name, l->at.line, i,
                             k2i_jsonl_type(item));
     k2_code code = string_field(l, item, where, "role", &role, err);
-    if (code == K2_OK) code = string_field(l, item, where, "content", &content, err);
     if (code != K2_OK) return code;
-    if (!role || !content)
-        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: %s%s is missing", l->at.name, l->at.line, where,
-                            role ? "content" : "role");
-    for (size_t r = 0; r < K2_COUNT(roles); r++) {
-        if (strcmp(role, roles[r]) != 0) continue;
-        message_add(l->p, roles[r], keep(l->p, content));
-        return K2_OK;
-    }
-    return k2_error_set(err, K2_BAD_INPUT, "%s:%u: %srole is \"%.64s\", expected \"system\", \"user\" or \"assistant\"",
-                        l->at.name, l->at.line, where, role);
+    if (!role) return k2_error_set(err, K2_BAD_INPUT, "%s:%u: %srole is missing", l->at.name, l->at.line, where);
+    for (size_t r = 0; r < K2_COUNT(roles); r++)
+        if (strcmp(role, roles[r]) == 0) m.role = roles[r];
+    if (!m.role)
+        return k2_error_set(err, K2_BAD_INPUT,
+                            "%s:%u: %srole is \"%.64s\", expected \"system\", \"user\", \"assistant\" or \"tool\"", l->at.name,
+                            l->at.line, where, role);
+    code = calls_parse(l, item, i, m.role, &m.call_count, err);
+    if (code == K2_OK) code = content_parse(l, item, i, m.call_count > 0, &m.content, err);
+    if (code == K2_OK) code = string_field(l, item, where, "name", &name, err);
+    if (code == K2_OK) code = string_field(l, item, where, "tool_call_id", &answers, err);
+    if (code != K2_OK) return code;
+    const bool tool = strcmp(m.role, "tool") == 0;
+    if (tool != (answers != NULL))
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: %stool_call_id %s", l->at.name, l->at.line, where,
+                            tool ? "is missing: a tool's message says which call it answers" : "is a tool's message's alone");
+    m.name = name && *name ? keep(l->p, name) : NULL;
+    m.tool_call_id = answers ? keep(l->p, answers) : NULL;
+    message_add(l->p, &m);
+    return K2_OK;
 }
 
 static k2_code messages_parse(loader *l, const cJSON *list, uint32_t *count, k2_error *err)
@@ -97,9 +199,11 @@ static k2_code messages_parse(loader *l, const cJSON *list, uint32_t *count, k2_
         if (code != K2_OK) return code;
     }
     if (*count == 0) return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages is empty", l->at.name, l->at.line);
-    if (strcmp(l->p->messages[l->p->message_count - 1].role, "user") != 0)
-        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: messages[%u].role is \"%s\", but the last message must be a user's",
-                            l->at.name, l->at.line, *count - 1, l->p->messages[l->p->message_count - 1].role);
+    const char *last = l->p->messages[l->p->message_count - 1].role;
+    if (strcmp(last, "user") != 0 && strcmp(last, "tool") != 0)
+        return k2_error_set(err, K2_BAD_INPUT,
+                            "%s:%u: messages[%u].role is \"%s\", but the last message must be a user's or a tool's", l->at.name,
+                            l->at.line, *count - 1, last);
     return K2_OK;
 }
 
@@ -114,8 +218,44 @@ static k2_code turns_parse(loader *l, const cJSON *object, uint32_t *count, k2_e
         return k2_error_set(err, K2_BAD_INPUT, "%s:%u: %s of \"messages\" and \"prompt\" %s, expected one of them", l->at.name,
                             l->at.line, list ? "both" : "none", list ? "are there" : "is there");
     if (list) return messages_parse(l, list, count, err);
-    message_add(l->p, roles[1], keep(l->p, prompt));
+    message_add(l->p, &(k2_prompt_message){.role = roles[1], .content = keep(l->p, prompt)});
     *count = 1;
+    return K2_OK;
+}
+
+/* The declaration; prompts that follow each other with the same one share it. */
+static k2_code tools_parse(loader *l, const cJSON *object, const k2_prompt *line, const char **out, k2_error *err)
+{
+    k2_prompts *p = l->p;
+    const cJSON *list;
+    const char *text;
+    size_t n;
+    uint32_t i = 0;
+    k2_code code = k2i_jsonl_field(l->at, object, "tools", &list, err);
+    if (code != K2_OK || !list || cJSON_IsNull(list)) return code;
+    if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > (int)K2_DATA_TOOLS_MAX)
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: tools: expected a list of up to %u", l->at.name, l->at.line,
+                            K2_DATA_TOOLS_MAX);
+    for (const cJSON *e = list->child; e; e = e->next, i++) {
+        const char *type = word(e, "type");
+        if (!type || strcmp(type, "function") != 0 || !word(cJSON_GetObjectItemCaseSensitive(e, "function"), "name"))
+            return k2_error_set(err, K2_BAD_INPUT, "%s:%u: tools[%u]: expected type \"function\" and function.name", l->at.name,
+                                l->at.line, i);
+    }
+    if (i == 0) return K2_OK;
+    k2_buf sorted;
+    k2_buf_init(&sorted, SIZE_MAX / 4);
+    if (!k2_json_member(line->json, line->json_bytes, "tools", &text, &n) || !k2_json_sorted(text, n, &sorted)) {
+        k2_buf_fini(&sorted);
+        return k2_error_set(err, K2_BAD_INPUT, "%s:%u: tools: no JSON in the strict sense, or a name twice in an object",
+                            l->at.name, l->at.line);
+    }
+    if (p->tools_count == 0 || strcmp(p->tools[p->tools_count - 1], sorted.data) != 0) {
+        p->tools = k2_realloc_array(p->tools, p->tools_count + 1, sizeof *p->tools);
+        p->tools[p->tools_count++] = k2_strndup(sorted.data, sorted.len);
+    }
+    k2_buf_fini(&sorted);
+    *out = p->tools[p->tools_count - 1];
     return K2_OK;
 }
 
@@ -139,6 +279,7 @@ static k2_code prompt_parse(loader *l, const cJSON *object, k2_prompt *out, k2_e
     const cJSON *difficulty = NULL;
     k2_code code = id_parse(l, object, &out->id, err);
     if (code == K2_OK) code = turns_parse(l, object, &out->message_count, err);
+    if (code == K2_OK) code = tools_parse(l, object, out, &out->tools, err);
     if (code == K2_OK) code = string_field(l, object, "", "answer", &answer, err);
     if (code == K2_OK) code = k2i_jsonl_field(l->at, object, "difficulty", &difficulty, err);
     if (code != K2_OK) return code;
@@ -198,7 +339,11 @@ static k2_code ids_check(const char *name, const k2_prompts *p, k2_error *err)
 static void finish(k2_prompts *p)
 {
     k2_digest_stream *digest = k2_digest_begin();
-    size_t message = 0;
+    size_t message = 0, call = 0;
+    for (size_t i = 0; i < p->message_count; i++) {
+        p->messages[i].calls = p->calls ? p->calls + call : NULL;
+        call += p->messages[i].call_count;
+    }
     for (size_t i = 0; i < p->count; i++) {
         k2_prompt *item = &p->items[i];
         item->messages = p->messages + message;
@@ -281,6 +426,9 @@ void k2_prompts_free(k2_prompts *p)
     k2_free(p->text);
     k2_free(p->items);
     k2_free(p->messages);
+    k2_free(p->calls);
+    for (size_t i = 0; i < p->tools_count; i++) k2_free(p->tools[i]);
+    k2_free(p->tools);
     k2_free(p);
 }
 

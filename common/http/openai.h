@@ -20,6 +20,8 @@
 #define K2_OPENAI_CHOICES_MAX  128u     /* n of one request, as OpenAI */
 #define K2_OPENAI_TOPS_MAX     20u      /* likeliest tokens told of one position, as OpenAI's chat and vLLM */
 #define K2_OPENAI_BIAS_MAX     1024u    /* token ids of one logit_bias; OpenAI allows 300 */
+#define K2_OPENAI_TOOLS_MAX    1024u    /* tools of one request; OpenAI allows 128 */
+#define K2_OPENAI_CALLS_MAX    128u     /* calls of tools in one message or answer */
 
 /* ---- errors ----------------------------------------------------------------------------------------------------- */
 
@@ -39,12 +41,35 @@ void k2_openai_write_error(k2_buf *out, const k2_openai_error *e);
 /* Read such a body (an engine's 4xx); status is the caller's. Anything else becomes the message, cut. */
 void k2_openai_read_error(const char *body, size_t n, int status, k2_openai_error *out);
 
+/* ---- calls of tools ----------------------------------------------------------------------------------------------- */
+
+/* One call: of a message, of an answer, or as much of it as a chunk brings. */
+typedef struct k2_openai_call {
+    uint32_t index;   /* among those of the answer */
+    char *id, *name;  /* NULL: they came in an earlier chunk */
+    k2_buf arguments; /* meant to be JSON; whatever the model has written */
+} k2_openai_call;
+
+/* A list of them that owns all it holds. All zero is an empty one. */
+typedef struct k2_openai_calls {
+    k2_openai_call *list;
+    size_t count, capacity;
+} k2_openai_calls;
+void k2_openai_calls_clear(k2_openai_calls *c); /* and frees */
+/* A new call, or more of the one with that index: id and name (NULL: none yet, or known) and n bytes of arguments. False: it
+ * would be one too many. */
+bool k2_openai_calls_add(k2_openai_calls *c, uint32_t index, const char *id, const char *name, const char *arguments, size_t n);
+bool k2_openai_calls_append(k2_openai_calls *c, const k2_openai_call *calls, size_t count);
+
 /* ---- requests --------------------------------------------------------------------------------------------------- */
 
 typedef struct k2_openai_message {
     char *role;    /* "system", "user", "assistant", "developer", "tool" */
-    char *content; /* UTF-8; text parts of a content list are put one behind another */
+    char *content; /* UTF-8; text parts of a content list are put one behind another; "" for an assistant that only calls */
     size_t content_bytes;
+    char *name;            /* NULL: none */
+    char *tool_call_id;    /* of a tool's message, and only there: the call that it answers */
+    k2_openai_calls calls; /* of an assistant's */
 } k2_openai_message;
 
 typedef struct k2_openai_ext {
@@ -52,6 +77,8 @@ typedef struct k2_openai_ext {
     bool has_trajectory, has_group, has_digest, has_seed;
     bool train;      /* only an engine that holds the digest in force may answer */
     bool repetition; /* end the sequence when it repeats itself */
+    bool resumed;    /* it goes on with an answer that broke off between two chunks: text that was held back there is still to be told */
+    bool calls;      /* completions: answered as a chat with tools, for such a one is resumed */
     uint64_t trajectory, group, seed;
     uint64_t position; /* index, within the trajectory's generated tokens, of the first token to generate */
     k2_digest digest;
@@ -82,6 +109,9 @@ typedef struct k2_openai_request {
     size_t prompt_ids_count;
     k2_openai_message *messages;
     size_t message_count;
+    char *tools;           /* their declaration as k2_json_sorted writes it; NULL: none */
+    bool tool_choice_none; /* answers are text, whatever they look like */
+    bool one_call;         /* parallel_tool_calls is false */
     uint32_t max_tokens;        /* 1 .. K2_OPENAI_TOKENS_MAX; 0 where only the prompt is asked about; in chat also given as max_completion_tokens */
     double temperature, top_p;  /* 1 and 1 when not given; 0 <= temperature <= 100, 0 < top_p <= 1 */
     int32_t top_k;              /* 0 when not given: off; -1 is read as 0 */
@@ -109,7 +139,7 @@ typedef struct k2_openai_request {
  *
  * memory   out owns its strings; k2_openai_request_fini frees them. On an error out is empty and need not be finished
  * keeps    `user`, `store`, `metadata`, `service_tier` and other names without a say in the tokens are accepted and dropped;
- *          best_of, suffix, response_format, tools and the like only at the value that changes nothing
+ *          best_of, suffix, response_format and the like only at the value that changes nothing; tool_choice is "none" or "auto"
  * errors   false with err (status 400, param names the place): not JSON, wrong type, out of range, duplicate keys, not UTF-8
  * tests    tests/unit/http/openai_test.c
  */
@@ -185,10 +215,17 @@ typedef struct k2_openai_answer {
     const char *prompt_logprobs; /* JSON; NULL: none in the answer */
     const uint32_t *prompt_ids; /* NULL: no prompt_token_ids in the answer */
     size_t prompt_ids_count;
+    const k2_openai_call *calls; /* chats: of tools; beside the text */
+    size_t call_count;
     const char *finish_reason; /* NULL: not finished */
+    const char *stop_text; /* the stop string that ended it; NULL: none did */
+    bool has_stop_id;
+    uint32_t stop_id; /* the token that ended it, where the request had named it */
     bool first;                /* first chunk of a stream (chat: carries the role) */
     bool has_usage;
     uint64_t prompt_tokens, completion_tokens;
+    bool has_cached; /* told with the usage, and in a stream's first chunk beside the version */
+    uint64_t cached_tokens; /* of the prompt's: they had been computed for others */
     bool has_k2; /* version and digest are there */
     uint64_t version;
     k2_digest digest;
@@ -209,6 +246,7 @@ typedef struct k2_openai_parsed {
     uint32_t *ids, *prompt_ids;
     float *logprobs;
     k2_openai_list list; /* of a.tokens: there where each token came with its place in the text */
+    k2_openai_calls calls;
     size_t ids_cap, prompt_ids_cap, logprobs_cap;
 } k2_openai_parsed;
 void k2_openai_parsed_init(k2_openai_parsed *p);

@@ -18,6 +18,7 @@ void k2_openai_parsed_fini(k2_openai_parsed *p)
 {
     k2_buf_fini(&p->text);
     k2_openai_list_fini(&p->list);
+    k2_openai_calls_clear(&p->calls);
     k2_free(p->ids);
     k2_free(p->prompt_ids);
     k2_free(p->logprobs);
@@ -141,6 +142,33 @@ static bool read_tokens(k2_openai_parsed *p, const cJSON *v, size_t count)
     return true;
 }
 
+/* Calls of a message, or what a chunk brings of some. */
+static bool read_calls(k2_openai_parsed *p, const cJSON *list)
+{
+    uint64_t index = 0;
+    if (!list) return true;
+    if (!cJSON_IsArray(list)) return false;
+    for (const cJSON *e = list->child; e; e = e->next, index++) {
+        const cJSON *given = get(e, "index"), *id = get(e, "id"), *function = get(e, "function");
+        const cJSON *name = get(function, "name"), *arguments = get(function, "arguments");
+        if (!cJSON_IsObject(e) || (function && !cJSON_IsObject(function))) return false;
+        if (given && (!k2i_openai_read_u64(given, &index) || index > UINT32_MAX)) return false;
+        if ((id && !cJSON_IsString(id)) || (name && !cJSON_IsString(name)) || (arguments && !cJSON_IsString(arguments)))
+            return false;
+        const char *text = arguments ? arguments->valuestring : "";
+        if (!k2_openai_calls_add(&p->calls, (uint32_t)index, id ? id->valuestring : NULL, name ? name->valuestring : NULL, text,
+                                 strlen(text)))
+            return false;
+    }
+    return true;
+}
+
+static bool read_cached(const cJSON *v, k2_openai_answer *a)
+{
+    if (!v) return true;
+    return a->has_cached = k2i_openai_read_u64(v, &a->cached_tokens);
+}
+
 static bool read_ext(const cJSON *root, k2_openai_answer *a)
 {
     const cJSON *k = get(root, "k2");
@@ -148,6 +176,7 @@ static bool read_ext(const cJSON *root, k2_openai_answer *a)
     const cJSON *digest = get(k, "digest");
     if (!k2i_openai_read_u64(cJSON_GetObjectItemCaseSensitive(k, "version"), &a->version)) return false;
     if (!cJSON_IsString(digest) || !k2_digest_parse(digest->valuestring, &a->digest)) return false;
+    if (!read_cached(get(k, "cached_tokens"), a)) return false;
     return a->has_k2 = true;
 }
 
@@ -158,6 +187,7 @@ static bool read_usage(const cJSON *root, k2_openai_answer *a)
     const cJSON *prompt = get(u, "prompt_tokens"), *completion = get(u, "completion_tokens");
     if (prompt && !k2i_openai_read_u64(prompt, &a->prompt_tokens)) return false;
     if (completion && !k2i_openai_read_u64(completion, &a->completion_tokens)) return false;
+    if (!read_cached(get(get(u, "prompt_tokens_details"), "cached_tokens"), a)) return false;
     return a->has_usage = true;
 }
 
@@ -165,7 +195,7 @@ static bool read_usage(const cJSON *root, k2_openai_answer *a)
 static const char *read_all(k2_openai_parsed *p, const cJSON *root)
 {
     k2_openai_answer *a = &p->a;
-    size_t id, model, text, finish, n, model_n, finish_n, lp_count;
+    size_t id, model, text, finish, stop, n, lp_count;
     const cJSON *created = get(root, "created"), *choices = get(root, "choices");
     if (choices && !cJSON_IsArray(choices)) return "choices";
     const cJSON *choice = choices ? choices->child : NULL;
@@ -174,10 +204,16 @@ static const char *read_all(k2_openai_parsed *p, const cJSON *root)
     if (message == NULL) message = delta;
     if (message && !a->first) a->first = get(message, "role") != NULL;
     if (!keep(p, get(root, "id"), &id, &n)) return "id";
-    if (!keep(p, get(root, "model"), &model, &model_n)) return "model";
+    if (!keep(p, get(root, "model"), &model, &n)) return "model";
     if (!keep(p, message ? get(message, "content") : get(choice, "text"), &text, &a->text_bytes)) return "text";
     const cJSON *reason = get(choice, "finish_reason");
-    if (!keep(p, reason, &finish, &finish_n)) return "finish_reason";
+    if (!keep(p, reason, &finish, &n)) return "finish_reason";
+    const cJSON *stopped = get(choice, "stop_reason");
+    uint64_t stop_id = 0;
+    a->has_stop_id = stopped && !cJSON_IsString(stopped);
+    if (a->has_stop_id && (!k2i_openai_read_u64(stopped, &stop_id) || stop_id > INT32_MAX)) return "stop_reason";
+    if (!keep(p, a->has_stop_id ? NULL : stopped, &stop, &n)) return "stop_reason";
+    if (!read_calls(p, get(message, "tool_calls"))) return "tool_calls";
     if (created && !k2i_openai_read_u64(created, &a->created)) a->created = 0; /* some send fractions of a second */
     const cJSON *ids = get(choice, "token_ids"), *prompt_ids = get(choice, "prompt_token_ids");
     if (!prompt_ids) prompt_ids = get(root, "prompt_token_ids");
@@ -194,6 +230,10 @@ static const char *read_all(k2_openai_parsed *p, const cJSON *root)
     a->model = p->text.data + model;
     a->text = p->text.data + text;
     a->finish_reason = reason ? p->text.data + finish : NULL;
+    a->stop_text = stopped && !a->has_stop_id ? p->text.data + stop : NULL;
+    a->stop_id = (uint32_t)stop_id;
+    a->calls = p->calls.list;
+    a->call_count = p->calls.count;
     a->ids = ids ? p->ids : NULL;
     a->prompt_ids = prompt_ids ? p->prompt_ids : NULL;
     a->tokens = p->list.count > 0 ? k2_openai_list_tokens(&p->list) : NULL;
@@ -220,6 +260,7 @@ k2_code k2_openai_parse_answer(const char *body, size_t n, k2_openai_parsed *out
         memset(&out->a, 0, sizeof out->a);
         k2_buf_clear(&out->text);
         k2_openai_list_clear(&out->list);
+        k2_openai_calls_clear(&out->calls);
         const char *bad = read_all(out, root);
         if (bad) code = k2_error_set(err, K2_PEER_PROTOCOL, "the answer has a bad %s", bad);
     }

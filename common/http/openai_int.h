@@ -25,6 +25,8 @@ typedef struct k2i_reader {
     k2_openai_request *r;
     k2_openai_error *err;
     const char *name; /* of the parameter that is read */
+    const char *body; /* all of it, as it stands */
+    size_t body_bytes;
 } k2i_reader;
 
 bool k2i_reader_bad(k2i_reader *x, const char *at, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -34,6 +36,15 @@ bool k2i_reader_int(k2i_reader *x, const cJSON *v, int64_t lo, int64_t hi, int64
 bool k2i_reader_double(k2i_reader *x, const cJSON *v, double lo, double hi, double *out);
 /* A list of up to `count` token ids (asserted). */
 bool k2i_reader_ids(k2i_reader *x, const cJSON *array, uint32_t *out, size_t count);
+
+/* Who said what, and with which tools: openai_chat.c. */
+bool k2i_chat_messages(k2i_reader *x, const cJSON *v);
+bool k2i_chat_tools(k2i_reader *x, const cJSON *v);
+bool k2i_chat_tool_choice(k2i_reader *x, const cJSON *v);
+void k2i_chat_write(k2_buf *out, const k2_openai_request *r);
+void k2i_message_fini(k2_openai_message *m);
+/* "tool_calls" of a message, or with `chunk` of a delta; there is at least one. */
+void k2i_calls_write(k2_buf *out, const k2_openai_call *calls, size_t count, bool chunk);
 
 /* How tokens are drawn, when they end and what is told of them: openai_sampling.c. */
 typedef struct k2i_sampling_param {

@@ -46,63 +46,6 @@ static bool p_prompt(k2i_reader *x, const cJSON *v)
     return k2i_reader_ids(x, v, r->prompt_ids, r->prompt_ids_count);
 }
 
-static bool content_parts(k2i_reader *x, size_t m, const cJSON *list, k2_buf *out)
-{
-    size_t i = 0;
-    for (const cJSON *part = list->child; part; part = part->next, i++) {
-        char at[64];
-        const cJSON *type = cJSON_GetObjectItemCaseSensitive(part, "type");
-        const cJSON *text = cJSON_GetObjectItemCaseSensitive(part, "text");
-        snprintf(at, sizeof at, "messages[%zu].content[%zu]", m, i);
-        if (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0)
-            return k2i_reader_bad(x, at, "only parts of type \"text\" are understood");
-        if (!cJSON_IsString(text)) return k2i_reader_bad(x, at, "expected a string in \"text\"");
-        k2_buf_puts(out, text->valuestring);
-    }
-    return true;
-}
-
-static bool read_message(k2i_reader *x, size_t i, const cJSON *v, k2_openai_message *out)
-{
-    static const char *const roles[] = {"system", "user", "assistant", "developer", "tool"};
-    char at[64];
-    snprintf(at, sizeof at, "messages[%zu]", i);
-    if (!cJSON_IsObject(v)) return k2i_reader_expected(x, at, "an object with role and content", v);
-    const cJSON *role = cJSON_GetObjectItemCaseSensitive(v, "role"), *content = cJSON_GetObjectItemCaseSensitive(v, "content");
-    bool known = false;
-    for (size_t k = 0; cJSON_IsString(role) && k < K2_COUNT(roles); k++) known |= strcmp(role->valuestring, roles[k]) == 0;
-    snprintf(at, sizeof at, "messages[%zu].role", i);
-    if (!known) return k2i_reader_bad(x, at, "expected one of system, user, assistant, developer, tool");
-    out->role = k2_strdup(role->valuestring);
-    snprintf(at, sizeof at, "messages[%zu].content", i);
-    if (!cJSON_IsString(content) && !cJSON_IsArray(content))
-        return k2i_reader_bad(x, at, "expected a string or a list of text parts");
-    k2_buf text;
-    k2_buf_init(&text, SIZE_MAX / 4);
-    bool ok = cJSON_IsString(content) ? k2_buf_puts(&text, content->valuestring) : content_parts(x, i, content, &text);
-    if (ok) {
-        out->content = k2_strndup(text.data ? text.data : "", text.len);
-        out->content_bytes = text.len;
-    }
-    k2_buf_fini(&text);
-    return ok;
-}
-
-static bool p_messages(k2i_reader *x, const cJSON *v)
-{
-    k2_openai_request *r = x->r;
-    int n = cJSON_IsArray(v) ? cJSON_GetArraySize(v) : 0;
-    if (n == 0) return k2i_reader_bad(x, "messages", "expected a list of at least one message");
-    if ((uint32_t)n > K2_OPENAI_MESSAGES_MAX)
-        return k2i_reader_bad(x, "messages", "more than %u messages", K2_OPENAI_MESSAGES_MAX);
-    r->messages = k2_alloc_array((size_t)n, sizeof *r->messages);
-    for (const cJSON *e = v->child; e; e = e->next) {
-        size_t i = r->message_count++;
-        if (!read_message(x, i, e, &r->messages[i])) return false;
-    }
-    return true;
-}
-
 static bool p_max_tokens(k2i_reader *x, const cJSON *v)
 {
     int64_t n;
@@ -124,6 +67,15 @@ static bool p_return_ids(k2i_reader *x, const cJSON *v)
     return k2i_reader_bool(x, v, &x->r->return_token_ids);
 }
 
+/* Whether it matters is only known when all has been read. */
+static bool p_parallel_calls(k2i_reader *x, const cJSON *v)
+{
+    bool parallel = true;
+    if (!k2i_reader_bool(x, v, &parallel)) return false;
+    x->r->one_call = !parallel;
+    return true;
+}
+
 static bool p_stream_options(k2i_reader *x, const cJSON *v)
 {
     if (!cJSON_IsObject(v)) return k2i_reader_expected(x, x->name, "an object", v);
@@ -134,7 +86,8 @@ static bool p_stream_options(k2i_reader *x, const cJSON *v)
 
 static bool p_k2(k2i_reader *x, const cJSON *v)
 {
-    static const char *const names[] = {"trajectory", "group", "position", "digest", "seed", "train", "repetition"};
+    static const char *const names[] = {"trajectory", "group", "position",   "digest", "seed",
+                                        "train",      "calls", "repetition", "resumed"};
     k2_openai_ext *k = &x->r->k2;
     if (!cJSON_IsObject(v)) return k2i_reader_expected(x, "k2", "an object", v);
     k->present = true;
@@ -142,7 +95,11 @@ static bool p_k2(k2i_reader *x, const cJSON *v)
         const char *name = e->string;
         char at[64];
         snprintf(at, sizeof at, "k2.%s", name);
-        bool *flag = strcmp(name, "train") == 0 ? &k->train : strcmp(name, "repetition") == 0 ? &k->repetition : NULL;
+        bool *flag = strcmp(name, "train") == 0        ? &k->train
+                     : strcmp(name, "repetition") == 0 ? &k->repetition
+                     : strcmp(name, "resumed") == 0    ? &k->resumed
+                     : strcmp(name, "calls") == 0      ? &k->calls
+                                                       : NULL;
         bool *has = strcmp(name, "trajectory") == 0 ? &k->has_trajectory
                     : strcmp(name, "group") == 0    ? &k->has_group
                     : strcmp(name, "seed") == 0     ? &k->has_seed
@@ -162,11 +119,14 @@ static bool p_k2(k2i_reader *x, const cJSON *v)
             k->has_digest = true;
         } else {
             const char *near = k2_str_nearest(name, names, K2_COUNT(names));
-            return k2i_reader_bad(x, at,
-                                  "unknown; expected one of trajectory, group, position, digest, seed, train, repetition%s%s%s",
-                                  near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
+            return k2i_reader_bad(
+                x, at,
+                "unknown; expected one of trajectory, group, position, digest, seed, train, repetition, resumed, "
+                "calls%s%s%s",
+                near ? " (did you mean \"" : "", near ? near : "", near ? "\"?)" : "");
         }
     }
+    if (k->calls && x->r->chat) return k2i_reader_bad(x, "k2.calls", "only where a chat is resumed, in /v1/completions");
     if (k->position > K2_OPENAI_PROMPT_MAX) return k2i_reader_bad(x, "k2.position", "above %u", K2_OPENAI_PROMPT_MAX);
     return true;
 }
@@ -176,7 +136,10 @@ static bool p_k2(k2i_reader *x, const cJSON *v)
 static const param params[] = {
     {"model", p_model, N_NONE, true, true},
     {"prompt", p_prompt, N_NONE, true, false},
-    {"messages", p_messages, N_NONE, false, true},
+    {"messages", k2i_chat_messages, N_NONE, false, true},
+    {"tools", k2i_chat_tools, N_NONE, false, true},
+    {"tool_choice", k2i_chat_tool_choice, N_NONE, false, true},
+    {"parallel_tool_calls", p_parallel_calls, N_NONE, false, true},
     {"max_tokens", p_max_tokens, N_NONE, true, true},
     {"max_completion_tokens", p_max_tokens, N_NONE, false, true},
     {"stream", p_stream, N_NONE, true, true},
@@ -191,14 +154,11 @@ static const param params[] = {
     {"safety_identifier", NULL, N_ANY, true, true},
     {"prompt_cache_key", NULL, N_ANY, true, true},
     {"prompt_cache_retention", NULL, N_ANY, true, true},
-    {"parallel_tool_calls", NULL, N_ANY, false, true},
     /* Known, at the value that changes nothing. */
     {"best_of", NULL, N_ONE, true, false},
     {"suffix", NULL, N_EMPTY, true, false},
     {"response_format", NULL, N_TEXT, true, true},
-    {"tools", NULL, N_EMPTY, false, true},
     {"functions", NULL, N_EMPTY, false, true},
-    {"tool_choice", NULL, N_AUTO, false, true},
     {"function_call", NULL, N_AUTO, false, true},
 };
 
@@ -300,6 +260,9 @@ static bool read_all(k2i_reader *x, const cJSON *root)
     if (r->chat && !r->messages) return k2i_reader_bad(x, "messages", "missing");
     if (!r->chat && !r->prompt_text && !r->prompt_ids) return k2i_reader_bad(x, "prompt", "missing");
     if (r->k2.present) r->return_token_ids = true;
+    if (r->one_call && r->tools && !r->tool_choice_none)
+        return k2i_reader_bad(x, "parallel_tool_calls", "false is not supported: the model may call as many tools as it likes");
+    if (r->k2.calls && r->echo) return k2i_reader_bad(x, "echo", "not with k2.calls");
     return k2i_sampling_check(x);
 }
 
@@ -318,7 +281,7 @@ bool k2_openai_parse_request(const char *body, size_t n, bool chat, k2_openai_re
     r.chat = chat;
     r.temperature = r.top_p = r.repetition_penalty = 1;
     r.n = 1;
-    k2i_reader x = {.r = &r, .err = err};
+    k2i_reader x = {.r = &r, .err = err, .body = body, .body_bytes = n};
     bool ok = read_all(&x, root);
     cJSON_Delete(root);
     if (ok)
@@ -333,11 +296,9 @@ void k2_openai_request_fini(k2_openai_request *r)
     k2_free(r->model);
     k2_free(r->prompt_text);
     k2_free(r->prompt_ids);
-    for (size_t i = 0; i < r->message_count; i++) {
-        k2_free(r->messages[i].role);
-        k2_free(r->messages[i].content);
-    }
+    for (size_t i = 0; i < r->message_count; i++) k2i_message_fini(&r->messages[i]);
     k2_free(r->messages);
+    k2_free(r->tools);
     for (size_t i = 0; i < r->stop_count; i++) k2_free(r->stops[i]);
     k2_free(r->bias);
     k2_free(r->extra);

@@ -203,8 +203,6 @@ bool k2i_sampling_check(k2i_reader *x)
         return k2i_reader_bad(x, "max_tokens", "expected at least 1, or echo or prompt_logprobs, found 0");
     if (r->chat && r->top_logprobs > 0 && !r->logprobs)
         return k2i_reader_bad(x, "top_logprobs", "expected logprobs true beside it");
-    if (r->stream && r->has_prompt_logprobs)
-        return k2i_reader_bad(x, "prompt_logprobs", "not in a stream; echo and logprobs tell the same there");
     return true;
 }
 

@@ -49,13 +49,7 @@ static void write_prompt(k2_buf *out, const k2_openai_request *r, const k2_opena
             put(out, "]");
         }
     } else if (r->chat) {
-        put(out, "\"messages\":[");
-        for (size_t i = 0; i < r->message_count; i++) {
-            put_string(out, i ? ",{\"role\":" : "{\"role\":", r->messages[i].role, strlen(r->messages[i].role));
-            put_string(out, ",\"content\":", r->messages[i].content, r->messages[i].content_bytes);
-            put(out, "}");
-        }
-        put(out, "]");
+        k2i_chat_write(out, r);
     } else if (r->prompt_ids) {
         put(out, "\"prompt\":");
         k2i_openai_put_ids(out, r->prompt_ids, r->prompt_ids_count);
@@ -78,6 +72,8 @@ static void write_ext(k2_buf *out, const k2_openai_ext *k, uint64_t advanced)
     }
     if (k->train) put(out, ",\"train\":true");
     if (k->repetition) put(out, ",\"repetition\":true");
+    if (k->resumed) put(out, ",\"resumed\":true");
+    if (k->calls) put(out, ",\"calls\":true");
     put(out, "}");
 }
 
@@ -220,29 +216,68 @@ static void write_logprobs(k2_buf *out, const k2_openai_answer *a)
         write_completion_logprobs(out, a);
 }
 
+/* Who only calls says nothing: content is null then, and not there in a chunk. */
+static void write_message(k2_buf *out, const k2_openai_answer *a, bool chunk)
+{
+    const bool silent = a->call_count > 0 && a->text_bytes == 0;
+    put(out, chunk ? "\"delta\":{" : "\"message\":{");
+    if (!chunk || a->first) put(out, "\"role\":\"assistant\",");
+    if (!silent)
+        put_string(out, "\"content\":", a->text, a->text_bytes);
+    else if (!chunk)
+        put(out, "\"content\":null");
+    if (a->call_count > 0) {
+        if (!silent || !chunk) put(out, ",");
+        k2i_calls_write(out, a->calls, a->call_count, chunk);
+    }
+    put(out, "}");
+}
+
+static void write_finish(k2_buf *out, const k2_openai_answer *a)
+{
+    if (!a->finish_reason) {
+        put(out, ",\"finish_reason\":null");
+        return;
+    }
+    put_string(out, ",\"finish_reason\":", a->finish_reason, strlen(a->finish_reason));
+    if (a->stop_text)
+        put_string(out, ",\"stop_reason\":", a->stop_text, strlen(a->stop_text));
+    else if (a->has_stop_id)
+        put(out, ",\"stop_reason\":"), k2i_openai_put_u64(out, a->stop_id);
+    else
+        put(out, ",\"stop_reason\":null");
+}
+
 static void write_choice(k2_buf *out, const k2_openai_answer *a, bool chunk)
 {
     put(out, "{\"index\":");
     k2i_openai_put_u64(out, a->index);
     put(out, ",");
-    if (!a->chat) {
-        put_string(out, "\"text\":", a->text, a->text_bytes);
-    } else if (!chunk) {
-        put_string(out, "\"message\":{\"role\":\"assistant\",\"content\":", a->text, a->text_bytes);
-        put(out, "}");
-    } else {
-        put(out, a->first ? "\"delta\":{\"role\":\"assistant\",\"content\":" : "\"delta\":{\"content\":");
-        k2_buf_json_string(out, a->text, a->text_bytes);
-        put(out, "}");
-    }
-    write_logprobs(out, a);
-    if (a->finish_reason)
-        put_string(out, ",\"finish_reason\":", a->finish_reason, strlen(a->finish_reason));
+    if (a->chat)
+        write_message(out, a, chunk);
     else
-        put(out, ",\"finish_reason\":null");
+        put_string(out, "\"text\":", a->text, a->text_bytes);
+    write_logprobs(out, a);
+    write_finish(out, a);
     if (a->ids) put(out, ",\"token_ids\":"), k2i_openai_put_ids(out, a->ids, a->count);
     if (a->prompt_ids) put(out, ",\"prompt_token_ids\":"), k2i_openai_put_ids(out, a->prompt_ids, a->prompt_ids_count);
     if (a->prompt_logprobs && !a->chat) put(out, ",\"prompt_logprobs\":"), put(out, a->prompt_logprobs);
+    put(out, "}");
+}
+
+static void write_usage(k2_buf *out, const k2_openai_answer *a)
+{
+    put(out, ",\"usage\":{\"prompt_tokens\":");
+    k2i_openai_put_u64(out, a->prompt_tokens);
+    put(out, ",\"completion_tokens\":");
+    k2i_openai_put_u64(out, a->completion_tokens);
+    put(out, ",\"total_tokens\":");
+    k2i_openai_put_u64(out, a->prompt_tokens + a->completion_tokens);
+    if (a->has_cached) {
+        put(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
+        k2i_openai_put_u64(out, a->cached_tokens);
+        put(out, "}");
+    }
     put(out, "}");
 }
 
@@ -256,28 +291,21 @@ static void write_object(k2_buf *out, const k2_openai_answer *a, size_t count, b
     k2i_openai_put_u64(out, a->created);
     put_string(out, ",\"model\":", a->model, strlen(a->model));
     put(out, ",\"choices\":[");
-    bool usage_only = chunk && a->has_usage && !a->finish_reason && a->text_bytes == 0 && a->count == 0;
+    bool usage_only = chunk && a->has_usage && !a->finish_reason && a->text_bytes == 0 && a->count == 0 && a->call_count == 0;
     for (size_t i = 0; !usage_only && i < count; i++) {
         if (i) put(out, ",");
         write_choice(out, &a[i], chunk);
     }
     put(out, "]");
     if (a->prompt_logprobs && a->chat) put(out, ",\"prompt_logprobs\":"), put(out, a->prompt_logprobs);
-    if (a->has_usage) {
-        put(out, ",\"usage\":{\"prompt_tokens\":");
-        k2i_openai_put_u64(out, a->prompt_tokens);
-        put(out, ",\"completion_tokens\":");
-        k2i_openai_put_u64(out, a->completion_tokens);
-        put(out, ",\"total_tokens\":");
-        k2i_openai_put_u64(out, a->prompt_tokens + a->completion_tokens);
-        put(out, "}");
-    }
+    if (a->has_usage) write_usage(out, a);
     if (a->has_k2) {
         char hex[K2_DIGEST_HEX];
         k2_digest_hex(a->digest, hex);
         put(out, ",\"k2\":{\"version\":");
         k2_openai_write_u64(out, a->version);
         put_string(out, ",\"digest\":", hex, strlen(hex));
+        if (chunk && a->first && a->has_cached) put(out, ",\"cached_tokens\":"), k2i_openai_put_u64(out, a->cached_tokens);
         put(out, "}");
     }
     put(out, "}");

@@ -229,6 +229,19 @@ static k2_code check_message(const k2_tokenizer *t, const k2_token_message *m, s
     return K2_OK;
 }
 
+k2_token_mark k2_tokenizer_mark(const k2_tokenizer *t, int32_t id)
+{
+    static const k2_token_mark marks[] = {K2_TOKEN_CALLS_BEGIN, K2_TOKEN_CALLS_END, K2_TOKEN_CALL_BEGIN,
+                                          K2_TOKEN_CALL_ARGUMENTS, K2_TOKEN_CALL_END};
+    if (!t->layout || !t->layout->tools) return K2_TOKEN_TEXT;
+    k2_token_mark found = K2_TOKEN_TEXT;
+    for (unsigned k = 0; k < K2_COUNT(marks); k++) {
+        if (t->controls[CALLS_BEGIN + k] < 0) return K2_TOKEN_TEXT;
+        if (t->controls[CALLS_BEGIN + k] == id) found = marks[k];
+    }
+    return found;
+}
+
 const char *k2_tokenizer_chat_layout(const k2_tokenizer *t)
 {
     return t->layout ? t->layout->name : NULL;

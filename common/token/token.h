@@ -160,6 +160,19 @@ typedef struct k2_token_chat {
  * kimi and chatml are recognised by the names of the control tokens. */
 const char *k2_tokenizer_chat_layout(const k2_tokenizer *t);
 
+/* What an id is to the calls of tools that a model writes into its answer:
+ * CALLS_BEGIN (CALL_BEGIN id CALL_ARGUMENTS arguments CALL_END)* CALLS_END. */
+typedef enum k2_token_mark {
+    K2_TOKEN_TEXT, /* nothing */
+    K2_TOKEN_CALLS_BEGIN,
+    K2_TOKEN_CALLS_END,
+    K2_TOKEN_CALL_BEGIN,
+    K2_TOKEN_CALL_ARGUMENTS,
+    K2_TOKEN_CALL_END
+} k2_token_mark;
+/* Text where the layout has no calls, or the tokenizer not all of these. */
+k2_token_mark k2_tokenizer_mark(const k2_tokenizer *t, int32_t id);
+
 /* k2_tokenizer_render - append the ids of a chat.
  *
  * errors   BAD_INPUT: no message, or an unknown role (named as messages[i].role); UNSUPPORTED: a tokenizer without a layout, or

@@ -5,6 +5,15 @@
 #include "common/data/jsonl_int.h"
 #include "tests/fuzz/harness/parser.h"
 
+static void check_message(const k2_prompt_message *m)
+{
+    K2_ASSERT(k2_utf8_valid(m->content, strlen(m->content)));
+    K2_ASSERT((strcmp(m->role, "tool") == 0) == (m->tool_call_id != NULL));
+    K2_ASSERT(m->call_count == 0 || strcmp(m->role, "assistant") == 0);
+    for (uint32_t i = 0; i < m->call_count; i++)
+        K2_ASSERT(*m->calls[i].id && *m->calls[i].name && k2_utf8_valid(m->calls[i].arguments, strlen(m->calls[i].arguments)));
+}
+
 /* Written one a line, the prompts are the same; only automatic ids, which hang on line numbers, can clash then. */
 static void check_same_again(const k2_prompts *p, const k2_prompts_limits *limits)
 {
@@ -13,9 +22,11 @@ static void check_same_again(const k2_prompts *p, const k2_prompts_limits *limit
     k2_buf_init(&lines, 1u << 24);
     for (size_t i = 0; i < k2_prompts_count(p); i++) {
         const k2_prompt *item = k2_prompts_at(p, i);
-        K2_ASSERT(item->message_count > 0 && strcmp(item->messages[item->message_count - 1].role, "user") == 0);
-        for (uint32_t m = 0; m < item->message_count; m++)
-            K2_ASSERT(k2_utf8_valid(item->messages[m].content, strlen(item->messages[m].content)));
+        K2_ASSERT(item->message_count > 0);
+        const char *last = item->messages[item->message_count - 1].role;
+        K2_ASSERT(strcmp(last, "user") == 0 || strcmp(last, "tool") == 0);
+        for (uint32_t m = 0; m < item->message_count; m++) check_message(&item->messages[m]);
+        if (item->tools) K2_ASSERT(item->tools[0] == '[' && k2_utf8_valid(item->tools, strlen(item->tools)));
         K2_ASSERT(strlen(item->json) == item->json_bytes && *item->id);
         k2_buf_puts(&lines, item->json);
         k2_buf_puts(&lines, "\n");

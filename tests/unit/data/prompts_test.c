@@ -55,6 +55,34 @@ static void a_right_file(void **state)
     k2_prompts_free(NULL);
 }
 
+static void tools(void **state)
+{
+    (void)state;
+#define TOOLS "\"tools\":[{\"type\":\"function\", \"function\":{\"name\":\"f\",\"a\":1e15}}]"
+    static const char text[] =
+        "{\"prompt\":\"p\",\"answer\":\"\"," TOOLS "}\n{\"answer\":\"\"," TOOLS
+        ",\"messages\":[{\"role\":\"user\",\"name\":\"ann\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":"
+        "\"text\",\"text\":\"bc\"}]},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"i\",\"function\":"
+        "{\"name\":\"f\",\"arguments\":\"{}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"i\",\"content\":\"7\"}]}\n"
+        "{\"prompt\":\"p\",\"answer\":\"\",\"tools\":[]}";
+    k2_prompts *p = NULL;
+    k2_error err;
+    if (parse(text, strlen(text), NULL, &p, &err) != K2_OK) fail_msg("%s", err.text);
+    const k2_prompt *a = k2_prompts_at(p, 0), *b = k2_prompts_at(p, 1);
+    assert_string_equal(a->tools, "[{\"function\":{\"a\":1000000000000000.0,\"name\":\"f\"},\"type\":\"function\"}]");
+    assert_ptr_equal(a->tools, b->tools);
+    assert_null(k2_prompts_at(p, 2)->tools);
+    assert_int_equal(b->message_count, 3);
+    assert_string_equal(b->messages[0].content, "abc");
+    assert_string_equal(b->messages[0].name, "ann");
+    assert_string_equal(b->messages[1].content, "");
+    assert_int_equal(b->messages[1].call_count, 1);
+    assert_string_equal(b->messages[1].calls[0].id, "i");
+    assert_string_equal(b->messages[1].calls[0].arguments, "{}");
+    assert_string_equal(b->messages[2].tool_call_id, "i");
+    k2_prompts_free(p);
+}
+
 static k2_digest fingerprint(const char *text)
 {
     k2_prompts *p = NULL;
@@ -109,12 +137,32 @@ static void wrong_lines(void **state)
         {"{\"messages\":[3],\"answer\":\"a\"}", "p.jsonl:1: messages[0] is a number, expected an object"},
         {"{\"messages\":[{\"content\":\"c\"}],\"answer\":\"a\"}", "p.jsonl:1: messages[0].role is missing"},
         {"{\"messages\":[{\"role\":\"user\"}],\"answer\":\"a\"}", "p.jsonl:1: messages[0].content is missing"},
-        {"{\"messages\":[{\"role\":\"user\",\"content\":[]}],\"answer\":\"a\"}",
-         "p.jsonl:1: messages[0].content is a list, expected a string"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}],\"answer\":\"a\"}",
+         "p.jsonl:1: messages[0].content[0]: only parts of type \"text\" are understood"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":null}],\"answer\":\"a\"}",
+         "p.jsonl:1: messages[0].content is null, expected a string"},
+        {"{\"messages\":[{\"role\":\"king\",\"content\":\"c\"}],\"answer\":\"a\"}",
+         "p.jsonl:1: messages[0].role is \"king\", expected \"system\", \"user\", \"assistant\" or \"tool\""},
         {"{\"messages\":[{\"role\":\"tool\",\"content\":\"c\"}],\"answer\":\"a\"}",
-         "p.jsonl:1: messages[0].role is \"tool\", expected \"system\", \"user\" or \"assistant\""},
+         "p.jsonl:1: messages[0].tool_call_id is missing: a tool's message says which call it answers"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"c\",\"tool_call_id\":\"x\"}],\"answer\":\"a\"}",
+         "p.jsonl:1: messages[0].tool_call_id is a tool's message's alone"},
+        {"{\"messages\":[{\"role\":\"user\",\"content\":\"c\",\"tool_calls\":[{}]}],\"answer\":\"a\"}",
+         "p.jsonl:1: messages[0].tool_calls: only an assistant's message may have them"},
+        {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{}]}],\"answer\":\"a\"}",
+         "p.jsonl:1: messages[0].tool_calls[0].id: expected a string of at least one byte"},
+        {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"i\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]"
+         "}],"
+         "\"answer\":\"a\"}",
+         "p.jsonl:1: messages[0].tool_calls[0].function.arguments: expected a string that holds JSON"},
+        {"{\"prompt\":\"p\",\"answer\":\"a\",\"tools\":{}}", "p.jsonl:1: tools: expected a list of up to 1024"},
+        {"{\"prompt\":\"p\",\"answer\":\"a\",\"tools\":[{\"type\":\"function\"}]}",
+         "p.jsonl:1: tools[0]: expected type \"function\" and function.name"},
+        {"{\"prompt\":\"p\",\"answer\":\"a\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"a\":1,\"a\":2}}]"
+         "}",
+         "p.jsonl:1: tools: no JSON in the strict sense, or a name twice in an object"},
         {"{\"messages\":[{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"c\"}],\"answer\":\"a\"}",
-         "p.jsonl:1: messages[1].role is \"assistant\", but the last message must be a user's"},
+         "p.jsonl:1: messages[1].role is \"assistant\", but the last message must be a user's or a tool's"},
         {"{\"prompt\":\"a\\u0000b\",\"answer\":\"a\"}", "p.jsonl:1: the line holds the character U+0000"},
         {"{\"prompt\":\"a\tb\",\"answer\":\"a\"}", "p.jsonl:1: the line holds a control character inside a string"},
         {"{\"id\":\"x\",\"prompt\":\"p\",\"answer\":\"a\"}\n{\"id\":\"y\",\"prompt\":\"p\",\"answer\":\"a\"}\n"
@@ -260,15 +308,11 @@ static void many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_right_file),
-        cmocka_unit_test(fingerprints),
-        cmocka_unit_test(wrong_lines),
-        cmocka_unit_test(caps),
-        cmocka_unit_test(cut_anywhere),
-        cmocka_unit_test(files),
-        cmocka_unit_test(answers_may_be_optional),
-        cmocka_unit_test(difficulties),
-        cmocka_unit_test(many),
+        cmocka_unit_test(a_right_file), cmocka_unit_test(tools),
+        cmocka_unit_test(fingerprints), cmocka_unit_test(wrong_lines),
+        cmocka_unit_test(caps),         cmocka_unit_test(cut_anywhere),
+        cmocka_unit_test(files),        cmocka_unit_test(answers_may_be_optional),
+        cmocka_unit_test(difficulties), cmocka_unit_test(many),
     };
     return cmocka_run_group_tests_name("prompts", tests, NULL, NULL);
 }

@@ -75,6 +75,49 @@ static void chat(void **state)
     k2_openai_request_fini(&r);
 }
 
+/* Messages and tools as they stand in the request, and in the one that is passed on. */
+static void tools(void **state)
+{
+    (void)state;
+    k2_openai_error err;
+    k2_openai_request r = parse("{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"name\":null,\"tool_call_id\":null,"
+                                "\"tool_calls\":[{\"id\":\"i0\","
+                                "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": "
+                                "1}\"}},{\"id\":\"i1\",\"function\":{\"name\":\"g\","
+                                "\"arguments\":\"\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"i0\",\"name\":\"f\",\"content\":["
+                                "{\"type\":\"text\",\"text\":\"x\"}]}],"
+                                "\"tools\":[ { \"type\" : \"function\", "
+                                "\"function\":{\"strict\":null,\"name\":\"f\",\"n\":1.50}} ],\"tool_choice\":\"none\","
+                                "\"parallel_tool_calls\":false}",
+                                true);
+    for (int again = 0; again < 2; again++) {
+        const k2_openai_message *m = r.messages;
+        assert_true(r.message_count == 2 && m[0].calls.count == 2 && m[1].calls.count == 0);
+        assert_string_equal(m[0].content, "");
+        assert_true(!m[0].name && !m[0].tool_call_id);
+        assert_string_equal(m[0].calls.list[0].id, "i0");
+        assert_string_equal(m[0].calls.list[0].arguments.data, "{\"a\": 1}");
+        assert_string_equal(m[0].calls.list[1].name, "g");
+        assert_string_equal(m[0].calls.list[1].arguments.data, "");
+        assert_string_equal(m[1].content, "x");
+        assert_string_equal(m[1].tool_call_id, "i0");
+        assert_string_equal(m[1].name, "f");
+        assert_string_equal(r.tools, "[{\"function\":{\"n\":1.5,\"name\":\"f\",\"strict\":null},\"type\":\"function\"}]");
+        assert_true(r.tool_choice_none && r.one_call);
+        k2_buf out;
+        k2_buf_init(&out, 65536);
+        k2_openai_write_request(&out, &r, NULL);
+        k2_openai_request_fini(&r);
+        if (!k2_openai_parse_request(out.data, out.len, true, &r, &err)) fail_msg("%s: %s", err.message, out.data);
+        k2_buf_fini(&out);
+    }
+    k2_openai_request_fini(&r);
+}
+
+#define TOOL                "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
+#define ASKING(more)        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]," more "}"
+#define CALLING(who, calls) "{\"messages\":[{\"role\":\"" who "\",\"content\":\"a\",\"tool_calls\":" calls "}]}"
+
 static void refused(void **state)
 {
     (void)state;
@@ -110,7 +153,6 @@ static void refused(void **state)
         {false, "{\"prompt\":\"a\",\"echo\":1}", "echo"},
         {false, "{\"prompt\":\"a\",\"logprobs\":21}", "logprobs"},
         {false, "{\"prompt\":\"a\",\"prompt_logprobs\":-1}", "prompt_logprobs"},
-        {false, "{\"prompt\":\"a\",\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs"},
         {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"echo\":true}", "echo"},
         {false, "{\"prompt\":\"a\",\"stream\":1}", "stream"},
         {false, "{\"prompt\":\"a\",\"stream_options\":{\"include_usage\":1}}", "stream_options.include_usage"},
@@ -139,7 +181,36 @@ static void refused(void **state)
         {true, "{\"messages\":[{\"role\":\"king\",\"content\":\"a\"}]}", "messages[0].role"},
         {true, "{\"messages\":[{\"role\":\"user\"}]}", "messages[0].content"},
         {true, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", "messages[0].content[0]"},
-        {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{}]}", "tools"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":null}]}", "messages[0].content"},
+        {true, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[]}]}", "messages[0].content"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"name\":1}]}", "messages[0].name"},
+        {true, "{\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]}", "messages[0].tool_call_id"},
+        {true, "{\"messages\":[{\"role\":\"tool\",\"content\":\"a\",\"tool_call_id\":7}]}", "messages[0].tool_call_id"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"tool_call_id\":\"x\"}]}", "messages[0].tool_call_id"},
+        {true, CALLING("user", "[{\"id\":\"x\",\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]"), "messages[0].tool_calls"},
+        {true, CALLING("assistant", "{}"), "messages[0].tool_calls"},
+        {true, CALLING("assistant", "[1]"), "messages[0].tool_calls[0]"},
+        {true, CALLING("assistant", "[{\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]"), "messages[0].tool_calls[0].id"},
+        {true, CALLING("assistant", "[{\"id\":\"x\",\"type\":\"code\"}]"), "messages[0].tool_calls[0].type"},
+        {true, CALLING("assistant", "[{\"id\":\"x\",\"function\":{\"arguments\":\"\"}}]"),
+         "messages[0].tool_calls[0].function.name"},
+        {true, CALLING("assistant", "[{\"id\":\"x\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]"),
+         "messages[0].tool_calls[0].function.arguments"},
+        {true, ASKING("\"tools\":{}"), "tools"},
+        {true, ASKING("\"tools\":[{}]"), "tools[0].type"},
+        {true, ASKING("\"tools\":[{\"type\":\"code\"}]"), "tools[0].type"},
+        {true, ASKING("\"tools\":[" TOOL ",{\"type\":\"function\",\"function\":{\"name\":\"\"}}]"), "tools[1].function.name"},
+        {true, ASKING("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"x\":01}}]"), "tools"},
+        {true, ASKING("\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"x\":1,\"x\":2}}]"), "tools"},
+        {true, ASKING("\"tool_choice\":\"required\""), "tool_choice"},
+        {true, ASKING("\"tools\":[" TOOL "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"),
+         "tool_choice"},
+        {true, ASKING("\"tools\":[" TOOL "],\"parallel_tool_calls\":false"), "parallel_tool_calls"},
+        {true, ASKING("\"parallel_tool_calls\":1"), "parallel_tool_calls"},
+        {true, ASKING("\"functions\":[{\"name\":\"f\"}]"), "functions"},
+        {true, ASKING("\"k2\":{\"calls\":true}"), "k2.calls"},
+        {false, "{\"prompt\":\"a\",\"tools\":[" TOOL "]}", "tools"},
+        {false, "{\"prompt\":\"a\",\"echo\":true,\"k2\":{\"calls\":true}}", "echo"},
         {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"response_format\":{\"type\":\"json_object\"}}",
          "response_format"},
         {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1,\"max_completion_tokens\":2}",
@@ -292,6 +363,70 @@ static void answers(void **state)
     for (int i = 0; i < 4; i++) check_answer(i & 1, i & 2);
 }
 
+/* Calls, why an answer ended and what was known of its prompt, written and read; in chunks that add up. */
+static void calls_and_ends(void **state)
+{
+    (void)state;
+    k2_openai_calls calls = {0}, joined = {0};
+    k2_openai_parsed p;
+    k2_error err;
+    k2_buf out;
+    k2_buf_init(&out, 65536);
+    k2_openai_parsed_init(&p);
+    assert_true(k2_openai_calls_add(&calls, 0, "i0", "f", "{\"a\"", 4) && k2_openai_calls_add(&calls, 1, "i1", "g", "", 0));
+    k2_openai_answer a = {.chat = true,
+                          .id = "c",
+                          .model = "m",
+                          .text = "",
+                          .first = true,
+                          .calls = calls.list,
+                          .call_count = 2,
+                          .has_k2 = true,
+                          .has_cached = true,
+                          .cached_tokens = 5};
+    for (int piece = 0; piece < 3; piece++) {
+        k2_buf_clear(&out);
+        a.finish_reason = piece == 2 ? "tool_calls" : NULL;
+        if (piece == 1) {
+            k2_openai_calls_clear(&calls);
+            assert_true(k2_openai_calls_add(&calls, 0, NULL, NULL, ":1}", 3));
+            a.calls = calls.list;
+            a.call_count = 1;
+            a.first = false;
+        }
+        if (piece == 2) a.call_count = 0;
+        k2_openai_write_chunk(&out, &a);
+        if (k2_openai_parse_answer(out.data, out.len, &p, &err) != K2_OK) fail_msg("%s: %s", err.text, out.data);
+        assert_true(p.a.has_cached == (piece == 0) && (piece > 0 || p.a.cached_tokens == 5));
+        assert_true(k2_openai_calls_append(&joined, p.a.calls, p.a.call_count));
+    }
+    assert_int_equal(joined.count, 2);
+    assert_string_equal(joined.list[0].arguments.data, "{\"a\":1}");
+    assert_string_equal(joined.list[1].id, "i1");
+    a.calls = joined.list;
+    a.call_count = 2;
+    a.has_usage = a.has_stop_id = true;
+    a.stop_id = 77;
+    for (int text = 0; text < 2; text++) {
+        k2_buf_clear(&out);
+        a.stop_text = text ? "\"end\"" : NULL;
+        k2_openai_write_answer(&out, &a);
+        assert_int_equal(k2_openai_parse_answer(out.data, out.len, &p, &err), K2_OK);
+        assert_int_equal(p.a.call_count, 2);
+        assert_string_equal(p.a.calls[0].name, "f");
+        assert_string_equal(p.a.text, "");
+        assert_true(p.a.has_cached && p.a.cached_tokens == 5 && p.a.has_stop_id == !text);
+        if (text) assert_string_equal(p.a.stop_text, "\"end\"");
+        if (!text) assert_int_equal(p.a.stop_id, 77);
+    }
+    for (uint32_t i = 2; i < K2_OPENAI_CALLS_MAX; i++) assert_true(k2_openai_calls_add(&joined, i, "i", "n", "", 0));
+    assert_false(k2_openai_calls_add(&joined, K2_OPENAI_CALLS_MAX, "i", "n", "", 0));
+    k2_openai_calls_clear(&calls);
+    k2_openai_calls_clear(&joined);
+    k2_openai_parsed_fini(&p);
+    k2_buf_fini(&out);
+}
+
 static void floats_survive(void **state)
 {
     (void)state;
@@ -340,6 +475,12 @@ static void others_answers(void **state)
         "{\"choices\":[{\"text\":1}]}",
         "{\"choices\":[{\"text\":\"\",\"token_ids\":[-1]}]}",
         "{\"choices\":[{\"text\":\"\",\"token_ids\":[1,2],\"logprobs\":{\"token_logprobs\":[1]}}]}",
+        "{\"choices\":[{\"message\":{\"content\":\"\",\"tool_calls\":{}}}]}",
+        "{\"choices\":[{\"message\":{\"content\":\"\",\"tool_calls\":[1]}}]}",
+        "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1}]}}]}",
+        "{\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":{}}}]}}]}",
+        "{\"choices\":[{\"text\":\"\",\"stop_reason\":true}]}",
+        "{\"choices\":[],\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":\"x\"}}}",
         "{\"choices\":[{\"text\":\"\"}],\"k2\":{\"version\":1}}"};
     for (size_t i = 0; i < K2_COUNT(bad); i++)
         assert_int_equal(k2_openai_parse_answer(bad[i], strlen(bad[i]), &p, &err), K2_PEER_PROTOCOL);
@@ -366,14 +507,10 @@ static void health(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(completion),
-                                       cmocka_unit_test(chat),
-                                       cmocka_unit_test(refused),
-                                       cmocka_unit_test(cut_bodies),
-                                       cmocka_unit_test(written_request_is_read),
-                                       cmocka_unit_test(answers),
-                                       cmocka_unit_test(floats_survive),
-                                       cmocka_unit_test(others_answers),
-                                       cmocka_unit_test(health)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(completion),     cmocka_unit_test(chat),           cmocka_unit_test(tools),
+        cmocka_unit_test(refused),        cmocka_unit_test(cut_bodies),     cmocka_unit_test(written_request_is_read),
+        cmocka_unit_test(answers),        cmocka_unit_test(calls_and_ends), cmocka_unit_test(floats_survive),
+        cmocka_unit_test(others_answers), cmocka_unit_test(health)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@
 #include "stub.h"
 
 enum { STUBS = 3, TOKENS_MAX = 4096 };
+#define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
 
 typedef struct answer {
     bool done, chat, raw, sse, saw_done, saw_error, first_role;
@@ -23,9 +24,10 @@ typedef struct answer {
     float logprobs[TOKENS_MAX];
     size_t count, prompt_count;
     k2_buf text, body;
-    char finish[24], id[64];
+    char finish[24], id[64], stop[24];
+    k2_openai_calls calls;
     bool has_usage, has_logprobs;
-    uint64_t prompt_tokens, completion_tokens, version;
+    uint64_t prompt_tokens, completion_tokens, version, cached;
     k2_sse events;
     k2_http_call *call;
 } answer;
@@ -115,6 +117,9 @@ static void take(answer *r, const char *data, size_t n)
         }
         k2_buf_append(&r->text, p.a.text, p.a.text_bytes);
         if (p.a.finish_reason) snprintf(r->finish, sizeof r->finish, "%s", p.a.finish_reason);
+        if (p.a.stop_text) snprintf(r->stop, sizeof r->stop, "%s", p.a.stop_text);
+        k2_openai_calls_append(&r->calls, p.a.calls, p.a.call_count);
+        if (p.a.has_cached) r->cached = p.a.cached_tokens;
         if (p.a.has_usage) {
             r->has_usage = true;
             r->prompt_tokens = p.a.prompt_tokens;
@@ -203,6 +208,7 @@ static void drop(answer *r)
 {
     k2_buf_fini(&r->text);
     k2_buf_fini(&r->body);
+    k2_openai_calls_clear(&r->calls);
     k2_sse_fini(&r->events);
 }
 
@@ -313,6 +319,91 @@ static void dies_in_mid_answer(void **state)
     k2i_px_stats s;
     k2i_px_stats_get(px->core, &s);
     assert_true(s.retried > 16);
+    end();
+}
+
+/* A call of a tool in whose arguments engines die: another one goes on in them. How much of the prompt was known is the first
+ * one's word. */
+static void dies_in_a_call(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"tools\":[" TOOL "]}",
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"stream\":true,\"stream_options\":{\"include_"
+        "usage\":true},"
+        "\"tools\":[" TOOL "]}"};
+    start(NULL);
+    for (int i = 0; i < 2; i++) {
+        stubs[i].has_digest = true;
+        stubs[i].digest = A;
+        stubs[i].cached = 1;
+    }
+    engines(2);
+    char arguments[9] = "";
+    uint32_t ids[16] = {'h', 'i'};
+    for (size_t i = 0; i < 8; i++) arguments[i] = stub_char(ids[2 + i] = stub_next(ids, 2 + i));
+    for (size_t c = 0; c < K2_COUNT(bodies); c++)
+        for (uint32_t after = 0; after <= 8; after++) {
+            answer r;
+            for (int i = 0; i < 2; i++) stubs[i].die_after = after, stubs[i].fail_times = after ? 2 - (uint32_t)i : 0;
+            ask_at(&r, "/v1/chat/completions", bodies[c]);
+            finish(&r);
+            assert_true(r.code == K2_OK && r.status == 200 && !r.saw_error && r.text.len == 0 && r.has_usage && r.cached == 1);
+            assert_string_equal(r.finish, "length");
+            assert_int_equal(r.calls.count, 1);
+            assert_string_equal(r.calls.list[0].id, "functions.f:0");
+            assert_string_equal(r.calls.list[0].name, "f");
+            assert_string_equal(r.calls.list[0].arguments.data, arguments);
+            drop(&r);
+            if (after > 0 && after < 8)
+                assert_true(strstr(stubs[0].last_body, "\"calls\":true") || strstr(stubs[1].last_body, "\"calls\":true"));
+            stubs[0].fail_times = stubs[1].fail_times = 0;
+        }
+    end();
+}
+
+/* An engine of others dies in a call: only the engine knows how a call goes on. Begun anew as long as the client has seen none
+ * of it. */
+static void dies_in_a_call_elsewhere(void **state)
+{
+    (void)state;
+    answer r;
+    start(NULL);
+    engines(2);
+    for (int i = 0; i < 2; i++) stubs[i].die_after = 3;
+    stubs[0].fail_times = stubs[1].fail_times = 1;
+    ask_at(&r, "/v1/chat/completions",
+           "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"tools\":[" TOOL "]}");
+    finish(&r);
+    assert_true(r.status == 200 && r.calls.count == 1);
+    assert_int_equal(r.calls.list[0].arguments.len, 8);
+    drop(&r);
+    stubs[0].fail_times = stubs[1].fail_times = 2;
+    ask_at(&r, "/v1/chat/completions",
+           "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"stream\":true,\"tools\":[" TOOL "]}");
+    finish(&r);
+    assert_true(r.saw_error && !r.saw_done);
+    drop(&r);
+    end();
+}
+
+/* The stop string that ended it, whatever died before. */
+static void why_it_ended(void **state)
+{
+    (void)state;
+    answer r;
+    start(NULL);
+    engines(2);
+    stubs[0].stop_every = stubs[1].stop_every = 5;
+    for (int stream = 0; stream < 2; stream++) {
+        stubs[0].die_after = stubs[1].die_after = 1;
+        stubs[0].fail_times = 1;
+        ask(&r, stream ? "{\"prompt\":[5,6,7],\"max_tokens\":200,\"stream\":true}" : "{\"prompt\":[5,6,7],\"max_tokens\":200}");
+        finish(&r);
+        assert_string_equal(r.finish, "stop");
+        assert_string_equal(r.stop, "the end");
+        drop(&r);
+    }
     end();
 }
 
@@ -688,6 +779,9 @@ static void who_waits_for_whom(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(plain_and_streaming),
+                                       cmocka_unit_test(dies_in_a_call),
+                                       cmocka_unit_test(dies_in_a_call_elsewhere),
+                                       cmocka_unit_test(why_it_ended),
                                        cmocka_unit_test(dies_in_mid_answer),
                                        cmocka_unit_test(killed_in_mid_answer),
                                        cmocka_unit_test(told_that_it_is_gone),

@@ -13,6 +13,8 @@ struct stub_answer {
     float *logprobs;
     size_t prompt, count, max, sent;
     bool over, first, failing, ended;
+    bool called;           /* the call's name has been told */
+    k2_openai_calls calls; /* of an event */
 };
 
 uint32_t stub_next(const uint32_t *ids, size_t n)
@@ -42,6 +44,7 @@ static void answer_free(stub_answer *a)
     *a->at = a->next;
     if (a->next) a->next->at = a->at;
     k2_openai_request_fini(&a->r);
+    k2_openai_calls_clear(&a->calls);
     k2_free(a->ids);
     k2_free(a->logprobs);
     k2_free(a);
@@ -54,11 +57,23 @@ static void on_abort(void *arg)
     answer_free(a);
 }
 
-static void fill(const stub_answer *a, k2_openai_answer *out, char *text, size_t from, size_t to)
+/* The text becomes more of the call. Which tokens came before, of an answer that goes on here, the position says. */
+static void to_call(stub_answer *a, k2_openai_answer *out)
+{
+    const bool begins = !a->called && a->r.k2.position == 0;
+    k2_openai_calls_clear(&a->calls);
+    k2_openai_calls_add(&a->calls, 0, begins ? "functions.f:0" : NULL, begins ? "f" : NULL, out->text, out->text_bytes);
+    a->called = true;
+    out->calls = a->calls.list;
+    out->call_count = a->calls.count;
+    out->text_bytes = 0;
+}
+
+static void fill(stub_answer *a, k2_openai_answer *out, char *text, size_t from, size_t to)
 {
     const stub *s = a->s;
     for (size_t i = from; i < to; i++) text[i - from] = stub_char(a->ids[a->prompt + i]);
-    *out = (k2_openai_answer){.chat = a->r.chat,
+    *out = (k2_openai_answer){.chat = a->r.chat || a->r.k2.calls,
                               .id = "stub",
                               .model = "stub-model",
                               .created = 1,
@@ -67,6 +82,7 @@ static void fill(const stub_answer *a, k2_openai_answer *out, char *text, size_t
                               .logprobs = a->r.logprobs ? a->logprobs + from : NULL,
                               .count = to - from,
                               .first = a->first};
+    if (a->r.tools || a->r.k2.calls) to_call(a, out);
     if (s->foreign) {
         out->count = 0;
         out->logprobs = NULL;
@@ -74,7 +90,8 @@ static void fill(const stub_answer *a, k2_openai_answer *out, char *text, size_t
     }
     out->ids = a->ids + a->prompt + from;
     if (a->first) out->prompt_ids = a->ids, out->prompt_ids_count = a->prompt;
-    out->has_k2 = s->has_digest;
+    out->has_k2 = out->has_cached = s->has_digest;
+    out->cached_tokens = s->cached;
     out->version = 3;
     out->digest = s->digest;
 }
@@ -98,6 +115,7 @@ static void event(stub_answer *a, size_t upto)
     char *text = k2_alloc(upto - a->sent + 1);
     fill(a, &out, text, a->sent, upto);
     if (a->over && upto == a->count) out.finish_reason = a->ended ? "stop" : "length";
+    if (a->ended && upto == a->count) out.stop_text = "the end";
     k2_buf_clear(&s->json);
     k2_openai_write_chunk(&s->json, &out);
     k2_sse_write(&s->out, s->json.data, s->json.len);

@@ -1,5 +1,6 @@
 /* stub - an engine that draws its tokens from a hash: the next one is a function of all before it, so an answer that was put
- * together from two engines is right exactly when it equals the answer of one. It can be told to fail in every way. */
+ * together from two engines is right exactly when it equals the answer of one. It can be told to fail in every way. Asked with
+ * tools it calls one, and what would be its text are the call's arguments. */
 #ifndef K2_TESTS_PROXY_STUB_H
 #define K2_TESTS_PROXY_STUB_H
 
@@ -22,6 +23,7 @@ typedef struct stub {
     uint32_t stop_every; /* a token that this divides ends the answer with "stop"; 0: none does */
     bool has_digest;
     k2_digest digest;
+    uint64_t cached; /* tokens of each prompt that it claims to have known; told with a digest */
 
     /* What it saw. */
     uint32_t requests, aborted, running, scores, healths;

@@ -237,13 +237,13 @@ static void test_ends(void **state)
     const char *form = "\"prompt\":\"abc\",\"max_tokens\":30,\"temperature\":0,\"logit_bias\":{\"65\":100},\"logprobs\":1%s";
     for (int stream = 0; stream < 2; stream++) {
         answer a = get(stream, form, ",\"stop\":\"AAA\"");
-        assert_true(a.count == 3 && strcmp(a.text, "") == 0 && strcmp(a.reason, "stop") == 0);
+        assert_true(a.count == 3 && strcmp(a.text, "") == 0 && strcmp(a.reason, "stop") == 0 && strcmp(a.stop, "AAA") == 0);
         answer b = get(stream, form, ",\"stop\":\"AAA\",\"include_stop_str_in_output\":true");
         assert_true(b.count == 3 && strcmp(b.text, "AAA") == 0);
         answer c = get(stream, form, ",\"stop\":\"AAA\",\"min_tokens\":7"); /* the eighth may complete what the sixth began */
         assert_true(c.count == 8 && strcmp(c.text, "AAAAA") == 0 && strcmp(c.reason, "stop") == 0);
         answer d = get(stream, form, ",\"stop_token_ids\":[65]");
-        assert_true(d.count == 1 && strcmp(d.text, "") == 0 && strcmp(d.reason, "stop") == 0);
+        assert_true(d.count == 1 && strcmp(d.text, "") == 0 && strcmp(d.reason, "stop") == 0 && strcmp(d.stop, "65") == 0);
         answer e = get(stream, form, ",\"stop_token_ids\":[65],\"include_stop_str_in_output\":true");
         assert_true(e.count == 1 && strcmp(e.text, "A") == 0);
         answer f = get(stream, form, ",\"stop_token_ids\":[65],\"min_tokens\":4");

@@ -15,6 +15,7 @@ k2_loop *loop;
 k2i_server *server;
 k2i_engine *engine;
 k2_tokenizer *tokenizer;
+const served_spec *served;
 static k2i_rewarder *rewarder;
 k2_http_client *http;
 
@@ -25,7 +26,8 @@ int setup(void **state)
     loop = k2_loop_new();
     server = k2i_server_new(loop, "127.0.0.1", 0, "k2rl", NULL, &err);
     assert_non_null(server);
-    assert_int_equal(k2_tokenizer_open("byte", NULL, &tokenizer, &err), K2_OK);
+    const char *folder = served ? served->tokenizer : NULL;
+    if (k2_tokenizer_open(folder ? "auto" : "byte", folder, &tokenizer, &err) != K2_OK) fail_msg("%s", err.text);
     k2i_engine_plan plan = {.threads = 1,
                             .core = {.batch_max = 4,
                                      .prefill_chunk = 32,
@@ -36,7 +38,12 @@ int setup(void **state)
                                      .prompt_rows = 3,
                                      .repetition = {.min_period = 1, .max_period = 4, .count = 3}}};
     k2_dims dims = tiny_dims();
-    engine = k2i_engine_new(loop, &plan, &dims, &(k2i_weights){.model = tiny_model(5, 1), .version = 3, .digest = {1, 2}});
+    if (served) dims.vocab_size = served->vocab;
+    k2_model *model = served ? k2_model_new(&dims, 1, &err) : tiny_model(5, 1);
+    assert_non_null(model);
+    if (served) k2_model_init(model, 5, 0.4);
+    if (served && served->fill) served->fill(model, tokenizer);
+    engine = k2i_engine_new(loop, &plan, &dims, &(k2i_weights){.model = model, .version = 3, .digest = {1, 2}});
     k2_config *config = k2_alloc(sizeof *config);
     k2_config_defaults(config);
     rewarder = k2i_rewarder_new(loop, config, NULL);
@@ -51,7 +58,7 @@ void attach(void)
                                             .tokenizer = tokenizer,
                                             .rewarder = rewarder,
                                             .context_max = CONTEXT,
-                                            .vocab = 264,
+                                            .vocab = served ? served->vocab : 264,
                                             .answer_max = 40,
                                             .repetition = true});
 }
@@ -130,7 +137,13 @@ void add(answer *out, const char *json, size_t n)
         assert_string_equal(out->reason, "");
         snprintf(out->reason, sizeof out->reason, "%s", a->finish_reason);
     }
+    if (a->stop_text) snprintf(out->stop, sizeof out->stop, "%s", a->stop_text);
+    if (a->has_stop_id) snprintf(out->stop, sizeof out->stop, "%u", a->stop_id);
+    assert_true(k2_openai_calls_append(&out->calls, a->calls, a->call_count));
+    if (out->events == 0) out->cached = a->cached_tokens;
     if (a->has_usage) {
+        assert_true(a->has_cached);
+        out->usage_cached = a->cached_tokens;
         out->usage_prompt = a->prompt_tokens;
         out->usage_new = a->completion_tokens;
     }
@@ -175,6 +188,7 @@ answer complete(const char *path, const char *body, bool stream)
 void answer_fini(answer *a)
 {
     k2_openai_list_fini(&a->tokens);
+    k2_openai_calls_clear(&a->calls);
 }
 
 void assert_same(const answer *a, const answer *b)
@@ -184,6 +198,14 @@ void assert_same(const answer *a, const answer *b)
     assert_memory_equal(a->logps, b->logps, a->count * sizeof *a->logps);
     assert_string_equal(a->text, b->text);
     assert_string_equal(a->reason, b->reason);
+    assert_string_equal(a->stop, b->stop);
+    assert_int_equal(a->calls.count, b->calls.count);
+    for (size_t i = 0; i < a->calls.count; i++) {
+        const k2_openai_call *x = &a->calls.list[i], *y = &b->calls.list[i];
+        assert_string_equal(x->id, y->id);
+        assert_string_equal(x->name, y->name);
+        assert_string_equal(x->arguments.data, y->arguments.data);
+    }
     assert_int_equal(a->prompt_count, b->prompt_count);
     assert_memory_equal(a->prompt, b->prompt, a->prompt_count * sizeof *a->prompt);
 }

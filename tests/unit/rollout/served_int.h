@@ -12,6 +12,14 @@ extern k2i_engine *engine;
 extern k2_tokenizer *tokenizer;
 extern k2_http_client *http;
 
+/* What the next setup makes; NULL: tokens are bytes, with the tiny model. */
+typedef struct served_spec {
+    const char *tokenizer; /* a directory */
+    uint32_t vocab;        /* of the model */
+    void (*fill)(k2_model *m, const k2_tokenizer *t); /* its weights */
+} served_spec;
+extern const served_spec *served;
+
 int setup(void **state); /* a server without its engine */
 int setup_attached(void **state);
 int teardown(void **state);
@@ -30,9 +38,10 @@ typedef struct answer {
     uint32_t ids[CONTEXT], prompt[CONTEXT];
     float logps[CONTEXT];
     size_t count, prompt_count, events;
-    char text[4 * CONTEXT + 64], reason[16];
+    char text[16 * CONTEXT + 64], reason[16], stop[32]; /* stop: "" or the reason, as a text or number */
     k2_openai_list tokens; /* freed by answer_fini */
-    uint64_t usage_prompt, usage_new, version;
+    k2_openai_calls calls; /* so they */
+    uint64_t usage_prompt, usage_new, usage_cached, cached, version; /* cached: as the first event has it */
     k2_digest digest;
     bool done;
 } answer;
