@@ -39,7 +39,7 @@ int setup(void **state)
                                      .repetition = {.min_period = 1, .max_period = 4, .count = 3}}};
     k2_dims dims = tiny_dims();
     if (served) dims.vocab_size = served->vocab;
-    k2_model *model = served ? k2_model_new(&dims, 1, &err) : tiny_model(5, 1);
+    k2_model *model = served ? k2_model_new(&dims, K2_COMPUTE_F32, 1, &err) : tiny_model(5, 1);
     assert_non_null(model);
     if (served) k2_model_init(model, 5, 0.4);
     if (served && served->fill) served->fill(model, tokenizer);
