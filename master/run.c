@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/budget/budget.h"
 #include "common/model/model.h"
 #include "common/weights/weights.h"
 
@@ -24,13 +25,13 @@ static bool is_pretrain(const k2m_run *r)
  * -------------------------------------------------------------------------------------------------------------------- */
 
 /* Names, types and shapes of a model directory's tensors, whether in one file or in shards. */
-static k2_code check_weights(const k2m_run *r, k2_error *err)
+static k2_code check_weights(const k2m_run *r, const char *dir, k2_error *err)
 {
     k2_model_layout *l = k2_model_layout_new(&r->dims);
     k2_weights_slot *slots = k2_alloc_array(l->params_count, sizeof *slots);
     for (size_t i = 0; i < l->params_count; i++)
         slots[i] = (k2_weights_slot){.name = l->params[i].name, .shape = l->params[i].shape};
-    k2_code code = k2_weights_dir_check(r->config.model_dir, slots, l->params_count, err);
+    k2_code code = k2_weights_dir_check(dir, slots, l->params_count, err);
     k2_free(slots);
     k2_model_layout_free(l);
     return code;
@@ -53,7 +54,9 @@ static k2_code check_model(k2m_run *r, k2_error *err)
     char *path = c->model_dir[0] ? k2_asprintf("%s/config.json", c->model_dir) : k2_strdup(c->model_config);
     k2_code code = k2_weights_dims_load(path, &r->dims, err);
     k2_free(path);
-    if (code == K2_OK && c->model_dir[0]) code = check_weights(r, err);
+    if (code == K2_OK && c->model_dir[0]) code = check_weights(r, c->model_dir, err);
+    if (code == K2_OK && k2_budget_has_reference(c) && c->trainer_kl_reference[0])
+        code = check_weights(r, c->trainer_kl_reference, err);
     if (code != K2_OK) return code;
     r->model = dims_fingerprint(&r->dims);
     const k2_tokenizer_spec spec = {

@@ -57,9 +57,17 @@ static void loss_run(k2i_replica *r, const k2i_pass *pass, const k2i_seq *s, uin
     uint32_t at = row + s->first, n = s->rows - s->first;
     const float *logp = r->logp + at, *old = pass->logp_old ? pass->logp_old + s->at : logp;
     weights_fill(pass, s, old, r->weight, sums);
-    k2i_loss_in in = {.count = n, .logp = logp, .logp_old = old, .weight = r->weight, .advantage = s->advantage};
+    k2i_loss_in in = {.count = n,
+                      .logp = logp,
+                      .logp_old = old,
+                      .weight = r->weight,
+                      .advantage = s->advantage,
+                      .each = pass->each ? pass->each + s->at : NULL};
     memset(r->dlogp + row, 0, s->first * sizeof(float));
     pass->ops->eval(&pass->scale, &in, loss, r->dlogp + at);
+    if (pass->reference)
+        loss->loss += k2i_kl_add(&pass->kl, pass->scale.tokens, n, logp, pass->reference + s->at, r->weight, r->dlogp + at,
+                                 &sums[K2I_SUM_KL]);
     for (uint32_t t = 0; t < n; t++) {
         sums[K2I_SUM_ENTROPY] += (double)r->entropy[at + t];
         if (r->dlogp[at + t] != 0) sums[K2I_SUM_MOVES] = 1;

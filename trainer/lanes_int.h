@@ -26,6 +26,7 @@ struct k2i_learner {
     uint32_t loads_count, tops_count;
     uint32_t sums_width;              /* K2I_SUM_COUNT + loads_count + tops_count */
     float **grads;                    /* [lanes_local] of [floats] */
+    float *reference;                 /* [floats] the frozen model; NULL: none */
     float *shard;                     /* summed gradient of this rank's range */
     double *block_sums;               /* [blocks] */
     double *lane_sums;                /* [lanes, sums_width]; this rank's lanes stand in their place */

@@ -83,6 +83,7 @@ static void buffers_make(k2i_learner *l)
     k2_coll_range own = l->ranges[l->rank];
     l->grads = k2_alloc_array(l->lanes_local, sizeof(*l->grads));
     for (uint32_t i = 0; i < l->lanes_local; i++) l->grads[i] = k2_alloc_aligned(64, l->floats * sizeof(float));
+    if (l->config.reference) l->reference = k2_alloc_aligned(64, l->floats * sizeof(float));
     l->shard = k2_alloc_aligned(64, (own.end - own.begin) * sizeof(float));
     l->block_sums = k2_alloc_array(l->blocks, sizeof(double));
     l->lane_sums = k2_alloc_array((size_t)l->config.lanes * l->sums_width, sizeof(double));
@@ -139,6 +140,7 @@ void k2i_learner_free(k2i_learner *l)
     k2_free(l->lane_sums);
     k2_free(l->block_sums);
     k2_free(l->shard);
+    k2_free(l->reference);
     for (uint32_t i = 0; l->grads && i < l->lanes_local; i++) k2_free(l->grads[i]);
     k2_free(l->grads);
     k2_kern_team_free(l->team);
@@ -184,6 +186,22 @@ static void replica_sync(void *arg, size_t task, uint32_t member)
 void k2i_learner_params_changed(k2i_learner *l)
 {
     k2_kern_team_run(l->team, l->replica_count, replica_sync, l);
+}
+
+float *k2i_learner_reference(k2i_learner *l)
+{
+    return l->reference;
+}
+
+void k2i_learner_reference_swap(k2i_learner *l)
+{
+    float *params = k2i_learner_params(l);
+    for (uint64_t i = 0; i < l->floats; i++) {
+        float t = params[i];
+        params[i] = l->reference[i];
+        l->reference[i] = t;
+    }
+    k2i_learner_params_changed(l);
 }
 
 void k2i_learner_forward(k2i_learner *l, const k2i_pass *pass)

@@ -20,6 +20,7 @@
 #include "common/budget/budget.h"
 #include "common/coll/coll.h"
 #include "common/model/model.h"
+#include "trainer/kl_int.h"
 #include "trainer/loss_int.h"
 #include "trainer/muon_int.h"
 #include "trainer/optim_int.h"
@@ -32,6 +33,7 @@ typedef struct k2i_learner_config {
     uint32_t lanes;        /* of all ranks: a multiple of the ranks of `coll` */
     uint32_t micro_tokens; /* most tokens of one micro-batch */
     k2_recompute recompute;
+    bool reference;        /* hold a frozen model besides: see k2i_learner_reference */
     bool muon;             /* matrices are Muon's; AdamW keeps embeddings, lm_head and norms */
     k2_coll *coll;         /* joined; stays the caller's and must outlive the learner */
 } k2i_learner_config;
@@ -67,6 +69,9 @@ typedef struct k2i_pass {
     const uint8_t *use;     /* K2I_USE_*; NULL: all current */
     bool correct_current;   /* importance-correct tokens of the current version too */
     k2i_correction correction;
+    k2i_kl kl;
+    const float *reference; /* log-probabilities of the reference model; NULL where kl has no place in the loss */
+    const double *each;     /* advantages of single predictions, for a loss that takes them; NULL: the sequences' */
     double balance_weight;  /* of the sequence auxiliary loss, averaged over the batch's sequences; 0: none */
 } k2i_pass;
 
@@ -89,6 +94,7 @@ typedef void (*k2i_visit)(void *arg, const k2i_pass *one, uint32_t i);
     X(MISMATCH_MAX, MAX)                                                                                \
     X(WEIGHT, ADD)     /* importance corrections over loss tokens */                                    \
     X(BALANCE, ADD)    /* sequence auxiliary loss, over MoE layers and sequences; 0 where it has no weight */  \
+    X(KL, ADD)         /* estimates over loss tokens, where they are in the loss */                     \
     X(MOVES, MAX)      /* 1: the loss has a gradient */                                                 \
     X(BAD, MAX)        /* 1: something was NaN or infinite */
 
@@ -130,6 +136,11 @@ k2_model *k2i_learner_model(k2i_learner *l);
 float *k2i_learner_params(k2i_learner *l);
 void k2i_learner_params_changed(k2i_learner *l);
 k2i_optim *k2i_learner_optim(k2i_learner *l);
+/* Parameters of the frozen model, to be filled by the caller; NULL without config.reference. */
+float *k2i_learner_reference(k2i_learner *l);
+/* The models compute with the frozen parameters, and the trained ones stand in their place; again: as before. It holds one vector
+ * and not a second model: forwards of a step with it come one after the other. */
+void k2i_learner_reference_swap(k2i_learner *l);
 /* Ranges of the flat vector that the ranks own. */
 const k2_coll_range *k2i_learner_ranges(const k2i_learner *l);
 k2_coll *k2i_learner_coll(const k2i_learner *l);

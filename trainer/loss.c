@@ -140,11 +140,11 @@ static double clip(const k2i_loss_scale *scale, double ratio)
 
 static void grpo_eval(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_loss_sums *sums, float *dlogp)
 {
-    double inv = 1.0 / (double)scale->tokens, sum = 0, a = in->advantage;
+    double inv = 1.0 / (double)scale->tokens, sum = 0;
     for (uint32_t t = 0; t < in->count; t++) {
         dlogp[t] = 0;
         if (in->weight[t] == 0) continue;
-        double w = (double)in->weight[t];
+        double w = (double)in->weight[t], a = in->each ? in->each[t] : in->advantage;
         double ratio = k2i_loss_exp((double)in->logp[t] - (double)in->logp_old[t]);
         double clipped = clip(scale, ratio);
         ratio_add(sums, ratio);
@@ -212,16 +212,16 @@ static void rloo_eval(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_lo
     sums->loss -= share * sum;
 }
 
-/* name, needs_old, drops_flat, advantage, over_batch, eval */
+/* name, needs_old, drops_flat, to_go, advantage, over_batch, eval */
 static const k2i_loss_ops loss_table[] = {
-    {"cross_entropy", false, false, advantage_none, batch_as_is, cross_entropy_eval},
-    {"mirror", true, false, advantage_mean, batch_as_is, mirror_eval},
-    {"grpo", true, false, advantage_normalised, batch_as_is, grpo_eval},
-    {"dapo", true, true, advantage_normalised, batch_as_is, grpo_eval},
-    {"gspo", true, false, advantage_normalised, batch_as_is, gspo_eval},
-    {"cispo", true, false, advantage_normalised, batch_as_is, cispo_eval},
-    {"rloo", true, false, advantage_leave_one_out, batch_as_is, rloo_eval},
-    {"reinforce++", true, false, advantage_reward, batch_normalised, grpo_eval},
+    {"cross_entropy", false, false, false, advantage_none, batch_as_is, cross_entropy_eval},
+    {"mirror", true, false, false, advantage_mean, batch_as_is, mirror_eval},
+    {"grpo", true, false, false, advantage_normalised, batch_as_is, grpo_eval},
+    {"dapo", true, true, false, advantage_normalised, batch_as_is, grpo_eval},
+    {"gspo", true, false, false, advantage_normalised, batch_as_is, gspo_eval},
+    {"cispo", true, false, false, advantage_normalised, batch_as_is, cispo_eval},
+    {"rloo", true, false, false, advantage_leave_one_out, batch_as_is, rloo_eval},
+    {"reinforce++", true, false, true, advantage_reward, batch_normalised, grpo_eval},
 };
 
 const k2i_loss_ops *k2i_loss_find(const char *name)

@@ -29,6 +29,7 @@ typedef struct k2i_loss_in {
     const float *logp_old;  /* [count] under pi_old; unused by cross-entropy */
     const float *weight;    /* [count] w_t * m_t; 0 takes the token out of the loss */
     double advantage;
+    const double *each;     /* [count] advantages of the tokens, for a loss with to_go; NULL: all have the trajectory's */
 } k2i_loss_in;
 
 /* What an evaluation adds to. Zero it before the first trajectory of a lane. */
@@ -43,9 +44,11 @@ typedef struct k2i_loss_ops {
     const char *name;
     bool needs_old;  /* logp_old must be there: the policy losses */
     bool drops_flat; /* groups whose rewards are all equal are no part of the batch: their tokens are not counted in M */
+    bool to_go;      /* tokens may have advantages of their own: what a reward that is paid token by token leaves to each */
     /* Advantages of one group from its rewards, n >= 1. */
     void (*advantage)(const double *reward, uint32_t n, double *advantage);
-    /* Then once, over the trajectories of all groups of the step: tokens[i] of trajectory i are in the loss. In place. */
+    /* Then once, over the trajectories of all groups of the step: tokens[i] of trajectory i are in the loss. In place. With to_go
+     * it may be asked for single tokens, of which each is in the loss or not. */
     void (*over_batch)(const uint64_t *tokens, uint32_t n, double *advantage);
     /* Adds this trajectory to the sums, and writes dlogp[t] = dL/dlogp[t]. A token of weight 0 gets exactly 0. */
     void (*eval)(const k2i_loss_scale *scale, const k2i_loss_in *in, k2i_loss_sums *sums, float *dlogp);
@@ -86,8 +89,8 @@ typedef struct k2i_loss_ops {
  *                source: Ahmadian et al. 2024 ("Back to Basics"), eq. 8
  *
  * reinforce++    grpo's L with A_i = (r_i - m) / (std + 1e-6), m and std over all tokens in the loss of the whole step's batch
- *                (each carries its trajectory's reward). The paper's token-level KL to a reference model is not kept: there is none
- *                here, and the pull to pi_old is the clip's.
+ *                (each carries its trajectory's reward). With the paper's token-level KL to a reference
+ *                model (trainer.kl.place "reward") each token has its own reward to go: kl_int.h.
  *                source: Hu 2025, "REINFORCE++", 3.2 to 3.4
  *
  * tests    tests/unit/trainer/loss_test.c: hand-computed values; loss_vectors_test.c: each against torch's autograd on the

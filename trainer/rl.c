@@ -21,6 +21,10 @@ typedef struct rl_step {
     double *reward, *shaped, *advantage;
     float *logp, *old, *rollout;
     uint8_t *use;
+    k2i_kl kl;
+    float *reference; /* log-probabilities of the frozen model, of this rank's lanes; NULL: there is none */
+    double *k, *each; /* estimates of all ranks; advantages of tokens. NULL unless they are for the reward */
+    double kl_sum;
     bool old_needed;
     k2i_update update;
     double first[K2I_SUM_COUNT]; /* sums of the first pass over the whole batch */
@@ -114,6 +118,33 @@ static void group_drop(rl_step *s, uint32_t g)
         memset(s->use + s->seqs[i].at, K2I_USE_NONE, s->answers[i]);
 }
 
+/* Groups that the loss leaves out: by what was scored, a punished length is no difference. */
+static void flat_drop(rl_step *s, const k2i_loss_ops *ops)
+{
+    for (uint32_t g = 0; g < s->groups && ops->drops_flat; g++)
+        if (group_flat(s, g)) group_drop(s, g);
+}
+
+static double sum_of(const double *x, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += x[i];
+    return sum;
+}
+
+/* Each token of trajectory i has the reward that is to go from it, over the whole step's tokens like the others' rewards. */
+static void returns_fill(rl_step *s, const k2i_loss_ops *ops, uint64_t generated)
+{
+    uint64_t *tokens = k2_alloc_array(generated, sizeof(*tokens));
+    for (uint64_t t = 0; t < generated; t++) tokens[t] = s->use[t] != K2I_USE_NONE;
+    for (uint32_t i = 0; i < s->count; i++)
+        k2i_kl_returns(s->shaped[i], s->kl.weight, s->answers[i], s->k + s->seqs[i].at, s->each + s->seqs[i].at);
+    K2_ASSERT(generated <= UINT32_MAX);
+    if (generated > 0) ops->over_batch(tokens, (uint32_t)generated, s->each);
+    for (uint32_t i = 0; i < s->count; i++) s->seqs[i].advantage = s->each[s->seqs[i].at];
+    k2_free(tokens);
+}
+
 static void advantages_fill(rl_step *s, const k2i_loss_ops *ops, uint64_t step)
 {
     const k2_config *c = s->config;
@@ -125,8 +156,9 @@ static void advantages_fill(rl_step *s, const k2i_loss_ops *ops, uint64_t step)
     for (uint32_t g = 0; g < s->groups; g++) {
         uint32_t from = s->group_start[g], n = s->group_start[g + 1] - from;
         k2i_shape_group(&shape, n, s->reward + from, s->answers + from, s->shaped + from);
+        for (uint32_t i = from; i < from + n && s->k && !s->each; i++)
+            s->shaped[i] -= s->kl.weight * sum_of(s->k + s->seqs[i].at, s->answers[i]);
         ops->advantage(s->shaped + from, n, s->advantage + from);
-        if (ops->drops_flat && group_flat(s, g)) group_drop(s, g); /* by what was scored: a punished length is no difference */
     }
     for (uint32_t i = 0; i < s->count; i++) tokens[i] = loss_tokens(s, i);
     if (s->count > 0) ops->over_batch(tokens, s->count, s->advantage);
@@ -134,10 +166,13 @@ static void advantages_fill(rl_step *s, const k2i_loss_ops *ops, uint64_t step)
     k2_free(tokens);
 }
 
-static void step_begin(rl_step *s, k2i_learner *l, const k2_config *config, const k2_batch *batch)
+static void step_begin(rl_step *s, k2i_learner *l, const k2_config *config, const k2i_loss_ops *ops, const k2_batch *batch)
 {
     uint32_t n = batch->trajectories;
-    *s = (rl_step){.l = l, .config = config, .count = n};
+    *s = (rl_step){.l = l, .config = config, .count = n, .kl = k2i_kl_of(config)};
+    if (s->kl.place != K2I_KL_OFF) s->reference = k2_alloc_array(batch->generated, sizeof(float));
+    if (s->kl.place == K2I_KL_IN_REWARD) s->k = k2_alloc_array(batch->generated, sizeof(double));
+    if (s->kl.place == K2I_KL_IN_REWARD && ops->to_go) s->each = k2_alloc_array(batch->generated, sizeof(double));
     s->seqs = k2_alloc_array(n, sizeof(*s->seqs));
     s->group_start = k2_alloc_array((size_t)n + 1, sizeof(*s->group_start));
     s->lengths = k2_alloc_array(n, sizeof(*s->lengths));
@@ -171,6 +206,9 @@ static void step_begin(rl_step *s, k2i_learner *l, const k2_config *config, cons
 
 static void step_end(rl_step *s)
 {
+    k2_free(s->each);
+    k2_free(s->k);
+    k2_free(s->reference);
     k2_free(s->use);
     k2_free(s->rollout);
     k2_free(s->old);
@@ -205,6 +243,9 @@ static bool minibatch_plan(rl_step *s, const k2i_loss_ops *ops, uint64_t part, k
                        .correction = {.masks = strcmp(s->config->trainer_correction_kind, "icepop") == 0,
                                       .min = s->config->trainer_correction_min,
                                       .max = s->config->trainer_correction_max},
+                       .kl = s->kl,
+                       .reference = s->kl.place == K2I_KL_IN_LOSS ? s->reference : NULL,
+                       .each = s->each,
                        .balance_weight = s->config->trainer_balance_weight};
     k2_code code = k2i_pack(s->lengths + from, n, (uint32_t)s->config->trainer_micro_tokens,
                             (uint32_t)s->config->trainer_grad_lanes, s->micros, &pass->micro_count, &err);
@@ -225,17 +266,69 @@ static uint64_t updates_planned(rl_step *s, const k2i_loss_ops *ops)
     return parts * s->config->trainer_epochs;
 }
 
-/* Every minibatch but the first, whose own forward still runs on the old weights. */
-static void old_fill(rl_step *s, const k2i_loss_ops *ops)
+/* Forwards of the minibatches, in the lanes that their updates have; `but_first` leaves out the first one that makes an update.
+ */
+static void forward_fill(rl_step *s, const k2i_loss_ops *ops, bool but_first, float *logp)
 {
     k2i_pass pass;
-    bool first = true;
     for (uint64_t p = 0; p < s->config->trainer_minibatches; p++) {
         if (!minibatch_plan(s, ops, p, &pass)) continue;
-        pass.logp = s->old;
-        if (!first) k2i_learner_forward(s->l, &pass);
-        first = false;
+        pass.logp = logp;
+        if (!but_first) k2i_learner_forward(s->l, &pass);
+        but_first = false;
     }
+}
+
+#define GATHERED_AT_ONCE 8192u /* estimates of one collective */
+
+/* Each rank knows the tokens of its own lanes. Of the others both log-probabilities are 0 here, and so is every estimate: a sum
+ * over ranks is the one that knows it. */
+static k2_code estimates_gather(rl_step *s, uint64_t generated, k2_error *err)
+{
+    k2_coll *coll = k2i_learner_coll(s->l);
+    uint32_t ranks = k2_coll_ranks(coll);
+    k2_code code = K2_OK;
+    double *all = k2_alloc_array((size_t)ranks * GATHERED_AT_ONCE, sizeof(*all)), used = 0;
+    for (uint64_t t = 0; t < generated; t++)
+        if (s->use[t] != K2I_USE_NONE) s->k[t] = k2i_kl_estimate(s->kl.kind, (double)s->old[t] - (double)s->reference[t], NULL);
+    for (uint64_t at = 0; at < generated && code == K2_OK && ranks > 1; at += GATHERED_AT_ONCE) {
+        uint32_t n = (uint32_t)K2_MIN(generated - at, (uint64_t)GATHERED_AT_ONCE);
+        code = k2_coll_all_gather_f64(coll, s->k + at, n, all, err);
+        for (uint32_t i = 0; i < n && code == K2_OK; i++) {
+            s->k[at + i] = all[i];
+            for (uint32_t r = 1; r < ranks; r++) s->k[at + i] += all[(size_t)r * n + i];
+        }
+    }
+    for (uint64_t t = 0; t < generated; t++) {
+        s->kl_sum += s->k[t];
+        used += s->use[t] != K2I_USE_NONE;
+    }
+    s->kl_sum = used > 0 ? s->kl_sum / used : 0;
+    k2_free(all);
+    return code;
+}
+
+/* What the frozen model says of the answers, and of it all that the rewards need. */
+static k2_code reference_fill(rl_step *s, const k2i_loss_ops *ops, uint64_t generated, k2_error *err)
+{
+    if (s->kl.place == K2I_KL_OFF) return K2_OK;
+    k2i_learner_reference_swap(s->l);
+    forward_fill(s, ops, false, s->reference);
+    k2i_learner_reference_swap(s->l);
+    if (s->kl.place == K2I_KL_IN_LOSS) return K2_OK;
+    forward_fill(s, ops, false, s->old);
+    return estimates_gather(s, generated, err);
+}
+
+/* Everything that is known before the first update. A collective. */
+static k2_code step_prepare(rl_step *s, const k2i_loss_ops *ops, const k2_batch *batch, k2_error *err)
+{
+    flat_drop(s, ops);
+    k2_code code = reference_fill(s, ops, batch->generated, err);
+    if (code != K2_OK) return code;
+    advantages_fill(s, ops, batch->step);
+    if (s->each) returns_fill(s, ops, batch->generated);
+    return K2_OK;
 }
 
 static void outcome_add(rl_step *s, const k2i_outcome *o, uint64_t epoch)
@@ -345,6 +438,8 @@ static void step_report(const rl_step *s, const k2_batch *batch, bool skipped, d
     k2i_metrics_set(m, "ratio_max", ratios ? last[K2I_SUM_RATIO_MAX] : 1);
     k2i_metrics_set(m, "clip_share", share(last[K2I_SUM_CLIPPED], last[K2I_SUM_LOSS_TOKENS]));
     rewards_report(s, m);
+    if (s->kl.place != K2I_KL_OFF)
+        k2i_metrics_set(m, "kl", s->k ? s->kl_sum : share(first[K2I_SUM_KL], first[K2I_SUM_LOSS_TOKENS]));
     k2i_metrics_set(m, "balance", share(first[K2I_SUM_BALANCE], s->count));
     k2i_metrics_set(m, "attn_score_max", s->score_max);
     k2i_metrics_set(m, "qk_clipped", s->qk_clipped);
@@ -361,15 +456,15 @@ k2_code k2i_rl_step(k2i_learner *l, const k2_config *config, const k2_batch *bat
     rl_step s;
     backup b = {0};
     const char *why = NULL;
-    step_begin(&s, l, config, batch);
-    advantages_fill(&s, ops, batch->step);
+    step_begin(&s, l, config, ops, batch);
+    k2_code code = step_prepare(&s, ops, batch, err);
     if (config->trainer_reset_optimizer) k2i_optim_reset(k2i_learner_optim(l));
     s.old_needed = updates_planned(&s, ops) > 1;
-    if (s.old_needed) {
+    if (code == K2_OK && s.old_needed) {
         backup_take(&b, l);
-        old_fill(&s, ops);
+        forward_fill(&s, ops, true, s.old); /* the first one's own forward still runs on the old weights */
     }
-    k2_code code = passes_run(&s, ops, &why, err);
+    if (code == K2_OK) code = passes_run(&s, ops, &why, err);
     if (code == K2_OK && why && s.old_needed) backup_restore(&b, l);
     if (code == K2_OK) {
         step_report(&s, batch, why != NULL, (double)(k2_now_ns() - began) / 1e9, metrics);
@@ -384,8 +479,10 @@ void k2i_rl_each(k2i_learner *l, const k2_config *config, const k2_batch *batch,
 {
     const k2i_loss_ops *ops = k2i_loss_find(config->trainer_loss);
     rl_step s;
-    step_begin(&s, l, config, batch);
-    advantages_fill(&s, ops, batch->step);
+    step_begin(&s, l, config, ops, batch);
+    k2_error alone; /* no other rank is asked */
+    k2_code code = step_prepare(&s, ops, batch, &alone);
+    K2_ASSERT(code == K2_OK);
     for (uint64_t part = 0; part < config->trainer_minibatches; part++) {
         k2i_pass pass;
         (void)minibatch_plan(&s, ops, part, &pass);

@@ -50,7 +50,8 @@
  * qk_clipped (heads that were scaled down); for TRAIN also reward_mean, reward_std, mismatch_mean
  * and mismatch_max (|log-prob trainer - log-prob rollout| over tokens of the current version: 0 with the built-in engine),
  * ratio_mean, ratio_min, ratio_max (pi_new / pi_old of the last update), clip_share, masked_tokens (generated tokens out of the
- * loss: of earlier versions, of a group that dapo drops, outside of icepop's bounds), correction_mean, groups, groups_flat (groups whose rewards are all equal: no gradient comes from them), updates.
+ * loss: of earlier versions, of a group that dapo drops, outside of icepop's bounds), correction_mean, groups, groups_flat (groups whose rewards are all equal: no gradient comes from them), updates, and with a reference model kl (mean of
+ * trainer.kl.estimator over tokens in the loss, at pi_old).
  */
 #ifndef K2_TRAINER_H
 #define K2_TRAINER_H

@@ -158,6 +158,18 @@ static k2_code weights_load(k2i_work *w, const char *source, uint64_t step, k2_e
     return code;
 }
 
+/* The frozen model is the same on every start: a directory that the run does not write. */
+static k2_code reference_load(k2i_work *w, k2_error *err)
+{
+    float *params = k2i_learner_reference(w->learner);
+    const char *dir = w->config.trainer_kl_reference[0] ? w->config.trainer_kl_reference : w->config.model_dir;
+    if (!params) return K2_OK;
+    k2i_slots s = k2i_slots_make(k2_model_layout_of(k2i_learner_model(w->learner)), params, "");
+    k2_code code = k2_weights_dir_load(dir, s.slots, s.count, err);
+    k2i_slots_free(&s);
+    return code;
+}
+
 k2_digest k2i_work_digest(const k2i_work *w)
 {
     k2i_slots s = k2i_slots_make(k2_model_layout_of(k2i_learner_model(w->learner)), k2i_learner_params(w->learner), "");
@@ -216,6 +228,7 @@ void k2i_work_init(k2i_work *w, const char *const *locators, uint32_t count, con
     config.coll = w->coll;
     code = k2i_learner_new(&config, &w->learner, err);
     if (code == K2_OK) code = weights_load(w, source, step, err);
+    if (code == K2_OK) code = reference_load(w, err);
     bool together;
     code = k2i_agree(w, code, &together, err);
     if (code != K2_OK) return;

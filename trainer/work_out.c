@@ -107,7 +107,8 @@ k2i_learner_config k2i_learner_config_of(const k2_config *config, const k2_dims 
                                 .lanes = (uint32_t)config->trainer_grad_lanes,
                                 .micro_tokens = (uint32_t)config->trainer_micro_tokens,
                                 .recompute = k2_recompute_find(config->trainer_recompute),
-                                .muon = strcmp(config->trainer_optimizer, "muon") == 0};
+                                .muon = strcmp(config->trainer_optimizer, "muon") == 0,
+                                .reference = k2_budget_has_reference(config)};
 }
 
 /* A control group's limit: a number, or "max". Absent outside of control groups. These files claim to be empty, so no

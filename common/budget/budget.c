@@ -9,6 +9,7 @@
 #define STAGING_BYTES      (2ull * (8u << 20)) /* at the default size of a collective's segment */
 #define READ_BACK_BYTES    (16ull << 20)       /* of a file that was written, mapped at a time */
 #define TOKEN_BYTES        28u /* of a micro-batch besides activations: ids, targets, log-probabilities, weights */
+#define KL_BYTES           28u /* and, where there is a reference model, of what it says of the token */
 #define ANSWER_BYTES       32u /* of a token of a batch: itself, and what a step computes for it */
 
 uint32_t k2_budget_trainer_threads(const k2_config *config)
@@ -30,6 +31,11 @@ uint64_t k2_budget_muon_floats(uint64_t rows, uint64_t cols)
     return 3 * ((rows * cols + 15) / 16 * 16) + 2 * ((least * least + 15) / 16 * 16);
 }
 
+bool k2_budget_has_reference(const k2_config *config)
+{
+    return config->trainer_kl_weight > 0 && strcmp(config->mode, "pretrain") != 0;
+}
+
 static uint64_t muon_bytes(const k2_model_layout *l, uint64_t shard, uint32_t threads)
 {
     uint64_t most = 0;
@@ -43,7 +49,8 @@ static uint64_t batch_bytes(const k2_config *c)
 {
     uint64_t bytes = c->pretrain_steps == 0 ? 0 : c->pretrain_batch_sequences * (c->pretrain_sequence_tokens * 8 + 128);
     if (strcmp(c->mode, "pretrain") != 0)
-        bytes += c->rollout_groups * c->rollout_group_size * c->rollout_max_tokens * ANSWER_BYTES;
+        bytes += c->rollout_groups * c->rollout_group_size * c->rollout_max_tokens *
+                 (ANSWER_BYTES + (k2_budget_has_reference(c) ? KL_BYTES : 0));
     return bytes;
 }
 
@@ -59,14 +66,15 @@ k2_budget k2_budget_trainer(const k2_config *config, const k2_dims *dims, uint32
                    .acts = replicas * (acts + TOKEN_BYTES * micro),
                    .gradients = lanes * vector + shard,
                    .moments = 2 * shard,
+                   .reference = k2_budget_has_reference(config) ? vector : 0,
                    .muon = strcmp(config->trainer_optimizer, "muon") == 0 ? muon_bytes(l, shard, threads) : 0,
                    .published = 2 * vector,
                    .checkpoint = 2 * vector + K2_MIN(vector, READ_BACK_BYTES),
                    .undo = config->trainer_epochs * config->trainer_minibatches > 1 ? 3 * vector : 0,
                    .batches = batch_bytes(config),
                    .staging = ranks > 1 ? STAGING_BYTES : 0};
-    b.total =
-        b.models + b.acts + b.gradients + b.moments + b.muon + b.published + b.checkpoint + b.undo + b.batches + b.staging;
+    b.total = b.reference + b.models + b.acts + b.gradients + b.moments + b.muon + b.published + b.checkpoint + b.undo +
+              b.batches + b.staging;
     k2_model_layout_free(l);
     return b;
 }

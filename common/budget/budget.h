@@ -15,6 +15,7 @@ typedef struct k2_budget {
     uint64_t acts;       /* activations of one micro-batch, of each replica */
     uint64_t gradients;  /* one vector a lane, and the shard's sum */
     uint64_t moments;    /* of the shard */
+    uint64_t reference;  /* the frozen model of trainer.kl */
     uint64_t muon;       /* directions of the shard, and working memory of each thread */
     uint64_t published;  /* two versions (of which only rank 0 has any) */
     uint64_t checkpoint; /* moments gathered to be written, and what of a file is read back at a time */
@@ -34,6 +35,9 @@ typedef struct k2_budget {
  * tests    tests/unit/trainer/memory_test.c: against the peak of a process that trains, publishes and saves
  */
 k2_budget k2_budget_trainer(const k2_config *config, const k2_dims *dims, uint32_t ranks);
+
+/* Does a trainer hold a frozen reference model? */
+bool k2_budget_has_reference(const k2_config *config);
 
 /* Threads of one rank on this machine: trainer.threads, or its share of the cores. */
 uint32_t k2_budget_trainer_threads(const k2_config *config);

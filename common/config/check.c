@@ -38,6 +38,12 @@ static k2_code check_trainer(const k2_config *c, k2_error *err)
         return k2_error_set(err, K2_BAD_INPUT,
                             "trainer.overlong_tokens: found %llu, expected at most rollout.max_tokens (%llu)",
                             (unsigned long long)c->trainer_overlong_tokens, (unsigned long long)c->rollout_max_tokens);
+    bool reference = c->trainer_kl_reference[0] || (c->model_dir[0] && c->pretrain_steps == 0);
+    if (c->trainer_kl_weight > 0 && !is(c->mode, "pretrain") && !reference)
+        return k2_error_set(
+            err, K2_BAD_INPUT,
+            "trainer.kl.reference: is empty, expected the directory of the reference model (only where model.dir "
+            "is given and nothing is pretrained it is model.dir)");
     if (c->trainer_min_lr > c->trainer_lr)
         return k2_error_set(err, K2_BAD_INPUT, "trainer.schedule.min_lr: found %g, expected at most trainer.optimizer.lr (%g)",
                             c->trainer_min_lr, c->trainer_lr);

@@ -90,6 +90,14 @@
     F64(trainer_correction_max, "trainer.correction_max", 2, 1, 1000, SAME, "upper bound of the correction")                     \
     F64(trainer_balance_weight, "trainer.balance_weight", 0, 0, 1000, SAME,                                                      \
         "coefficient of DeepSeek's sequence-wise auxiliary loss (Kimi K2: 1e-4), averaged over sequences; 0 = off")              \
+    F64(trainer_kl_weight, "trainer.kl.weight", 0, 0, 1000, SAME,                                                                \
+        "what the distance to a frozen reference model costs (GRPO: 0.04 in the loss); 0 = off, and no such model is held")      \
+    ENUM(trainer_kl_place, "trainer.kl.place", "loss", "loss|reward", SAME,                                                      \
+         "loss: added to it; reward: taken from it, by reinforce++ token by token, by the others of the whole answer")           \
+    ENUM(trainer_kl_estimator, "trainer.kl.estimator", "k3", "k1|k2|k3", SAME,                                                   \
+         "of a token, from x = log pi - log pi_ref: x (reinforce++ in the reward), x^2 / 2, e^-x - 1 + x (GRPO)")                \
+    STR(trainer_kl_reference, "trainer.kl.reference", "", SAME,                                                                  \
+        "Hugging Face directory of the reference model, on every trainer's machine; empty: model.dir, where nothing is pretrained") \
     F64(trainer_length_weight, "trainer.length_reward.weight", 0, 0, 1000, SAME,                                                 \
         "share of k1.5's length reward within a group: the shorter of right answers are worth more; 0 = off")                    \
     U64(trainer_length_from, "trainer.length_reward.from_step", 0, 0, 100000000, SAME, "first step that has it")                 \

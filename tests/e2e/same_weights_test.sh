@@ -18,6 +18,16 @@ for set in "rollout.workers=3" "trainer.ranks=2" "xfer.transport=tcp" \
   same "$(json "$result" weights_digest)" "$want" "weights_digest with $set"
 done
 
+# What is held besides the model: the frozen one that REINFORCE++ is held to.
+away=(--set "trainer.kl.reference=$SCRATCH/one/checkpoints/$(cat "$SCRATCH/one/checkpoints/latest")" --set trainer.loss=reinforce++
+  --set trainer.kl.weight=0.2 --set trainer.kl.place=reward --set trainer.kl.estimator=k1)
+run away "${away[@]}"
+away_from=$(json "$result" weights_digest)
+[ "$away_from" != "$want" ] || fail "a reference model changed nothing"
+grep -q '"kl": -\{0,1\}[0-9.e-]*[1-9]' "$SCRATCH/away/metrics.jsonl" || fail "no distance to the reference model is told"
+run away_ranks "${away[@]}" --set trainer.ranks=2
+same "$(json "$result" weights_digest)" "$away_from" "weights_digest with a reference model and two ranks"
+
 # Every token of every iteration, in all these arrangements: engine and trainer give it the same log-probability, to the bit.
 mismatch=$(cat "$SCRATCH"/*/metrics.jsonl | grep -o '"mismatch_max": *[^,]*' | sort -u)
 same "$mismatch" '"mismatch_max": 0' "mismatch between engine and trainer"

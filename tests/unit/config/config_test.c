@@ -146,6 +146,9 @@ static void keys_must_fit_together(void **state)
         {"data.prompts=", "data.prompts: found nothing, expected a JSONL file for mode \"partial\""},
         {"reward.kind=command", "reward.command: found 0 items, expected a program for reward.kind \"command\""},
         {"run.flight_kib=63", "run.flight_kib: found 63, expected 0 or at least 64"},
+        {"trainer.kl.weight=0.1", "trainer.kl.reference: is empty, expected the directory of the reference model (only where "
+                                  "model.dir is given and nothing is pretrained it is model.dir)"},
+        {"rollout.refill_max=65535", "rollout.refill_max: found 65535, expected at most 65536 - rollout.groups (65504)"},
         {"mode=pretrain", "pretrain.steps: found 0, expected at least 1 in mode \"pretrain\""},
         {"tokenizer.kind=json", "tokenizer.path: is empty, expected the place of the tokenizer of kind \"json\""},
         {"tokenizer.path=here", "tokenizer.path: found \"here\", but tokenizer.kind \"byte\" reads no file"},

@@ -90,17 +90,28 @@ static inline k2_digest fixture_run(uint32_t ranks, void (*body)(fixture_rank *r
     return all[0].digest;
 }
 
-/* A learner with drawn weights, as every rank makes it. */
-static inline k2i_learner *fixture_learner(k2_coll *coll, uint32_t threads, uint32_t micro_tokens)
+/* A learner with drawn weights, as every rank makes it; with `reference` a frozen model of the same ones. */
+static inline k2i_learner *fixture_learner_beside(k2_coll *coll, uint32_t threads, uint32_t micro_tokens, bool reference)
 {
-    k2i_learner_config config = {
-        .dims = fixture_dims(), .threads = threads, .lanes = 2, .micro_tokens = micro_tokens, .coll = coll};
+    k2i_learner_config config = {.dims = fixture_dims(),
+                                 .threads = threads,
+                                 .lanes = 2,
+                                 .micro_tokens = micro_tokens,
+                                 .reference = reference,
+                                 .coll = coll};
     k2i_learner *l = NULL;
     k2_error err;
     K2_ASSERT(k2i_learner_new(&config, &l, &err) == K2_OK);
     k2_model_init(k2i_learner_model(l), 5, 0.2);
     k2i_learner_params_changed(l);
+    if (reference)
+        memcpy(k2i_learner_reference(l), k2i_learner_params(l), k2_model_param_count(k2i_learner_model(l)) * sizeof(float));
     return l;
+}
+
+static inline k2i_learner *fixture_learner(k2_coll *coll, uint32_t threads, uint32_t micro_tokens)
+{
+    return fixture_learner_beside(coll, threads, micro_tokens, false);
 }
 
 static inline k2_digest fixture_digest(k2i_learner *l)

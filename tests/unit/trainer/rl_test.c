@@ -16,6 +16,7 @@ typedef struct plan {
     uint32_t old;           /* tokens of an older version at the head of each third trajectory */
     float shift_old, shift; /* added to the reported log-probabilities of older and current tokens */
     bool exact;             /* report what this trainer itself computes */
+    float apart;            /* every parameter of the reference model is so many times that of the model, more */
 } plan;
 
 static k2i_metrics seen;
@@ -48,7 +49,10 @@ static void step_body(fixture_rank *r)
     k2_error err;
     fixture_batch *b = k2_alloc(sizeof(*b));
     k2i_metrics *metrics = k2_alloc(sizeof(*metrics));
-    k2i_learner *l = fixture_learner(r->coll, (uint32_t)p->config.trainer_threads, 48);
+    bool reference = p->config.trainer_kl_weight > 0;
+    k2i_learner *l = fixture_learner_beside(r->coll, (uint32_t)p->config.trainer_threads, 48, reference);
+    size_t floats = k2_model_param_count(k2i_learner_model(l));
+    for (size_t i = 0; i < floats && reference; i++) k2i_learner_reference(l)[i] *= 1 + p->apart;
     fixture_batch_fill(b, 3, p->old);
     K2_ASSERT(k2_coll_open(&alone, &coll, &err) == K2_OK && k2_coll_join(coll, NULL, 1, &err) == K2_OK);
     k2i_learner *whole = fixture_learner(coll, 1, 48); /* a forward of all trajectories, whatever this rank's lanes are */
@@ -174,6 +178,68 @@ static void test_losses(void **state)
     }
 }
 
+static void place_kl(plan *p, double weight, const char *kind, const char *place)
+{
+    p->config.trainer_kl_weight = weight;
+    snprintf(p->config.trainer_kl_estimator, sizeof(p->config.trainer_kl_estimator), "%s", kind);
+    snprintf(p->config.trainer_kl_place, sizeof(p->config.trainer_kl_place), "%s", place);
+}
+
+/* A reference that is the model itself has no say in a step's first update, to the bit; but k1 in the loss, whose slope is that
+ * of log pi itself. */
+static void test_equal_reference(void **state)
+{
+    (void)state;
+    plan p = plan_make();
+    k2_digest off = run(&p);
+    assert_true(isnan(k2i_metrics_get(&seen, "kl")) != 0);
+    for (int k = 0; k < 6; k++) {
+        place_kl(&p, 0.5, (const char *const[]){"k1", "k2", "k3"}[k % 3], k < 3 ? "loss" : "reward");
+        assert_int_equal(k2_digest_equal(off, run(&p)), k != 0);
+        assert_true(metric("kl") == 0);
+    }
+}
+
+/* Another one has, and each place and estimator its own; the same with one rank and two. */
+static void test_reference(void **state)
+{
+    (void)state;
+    static const char *const losses[] = {"mirror", "grpo", "reinforce++"};
+    for (size_t i = 0; i < K2_COUNT(losses); i++) {
+        plan p = plan_make();
+        k2_digest all[7];
+        p.apart = 0.25f;
+        p.config.trainer_epochs = p.config.trainer_minibatches = 2;
+        snprintf(p.config.trainer_loss, sizeof(p.config.trainer_loss), "%s", losses[i]);
+        all[6] = run(&p);
+        for (int k = 0; k < 6; k++) {
+            place_kl(&p, 0.5, (const char *const[]){"k1", "k2", "k3"}[k % 3], k < 3 ? "loss" : "reward");
+            all[k] = run(&p);
+            assert_true(k % 3 == 0 ? fabs(metric("kl")) > 1e-4 : metric("kl") > 1e-4);
+            assert_false(k2_digest_equal(all[k], all[6]));
+            for (int before = 0; before < k; before++)
+                if (k2_digest_equal(all[before], all[k])) fail_msg("%s: %d as %d", losses[i], k, before);
+        }
+    }
+}
+
+/* In the loss it pulls: what is far from the reference comes nearer where nothing else has a gradient. */
+static void test_reference_pulls(void **state)
+{
+    (void)state;
+    plan p = plan_make();
+    snprintf(p.config.trainer_loss, sizeof(p.config.trainer_loss), "grpo");
+    place_kl(&p, 1000, "k3", "loss"); /* the rewards do not count beside it */
+    p.config.trainer_lr = 0.002;
+    p.apart = 0.25f;
+    run(&p);
+    double first = metric("kl");
+    p.config.trainer_epochs = 8;
+    run(&p);
+    assert_true(metric("kl") == first); /* it is told of the first pass */
+    assert_true(metric("loss") < 1000 * first * 0.8);
+}
+
 static void test_icepop(void **state)
 {
     (void)state;
@@ -263,10 +329,17 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_on_policy),    cmocka_unit_test(test_many_updates),
-        cmocka_unit_test(test_older_tokens), cmocka_unit_test(test_correction_switch),
-        cmocka_unit_test(test_losses),       cmocka_unit_test(test_icepop),
-        cmocka_unit_test(test_lengths),      cmocka_unit_test(test_bad_step_is_undone),
+        cmocka_unit_test(test_on_policy),
+        cmocka_unit_test(test_many_updates),
+        cmocka_unit_test(test_older_tokens),
+        cmocka_unit_test(test_correction_switch),
+        cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_equal_reference),
+        cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_reference_pulls),
+        cmocka_unit_test(test_icepop),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_bad_step_is_undone),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -334,6 +334,48 @@ static void test_bad_starts(void **state)
     fixture_dir_end(p.dir);
 }
 
+static double kl_of(const k2i_result *r)
+{
+    assert_ok(r);
+    return k2i_metrics_get(&r->metrics, "kl");
+}
+
+/* The reference model is the directory's, whatever has been trained since, and however often the trainers start. */
+static void test_reference_is_frozen(void **state)
+{
+    (void)state;
+    place p = place_make(2);
+    char *start = k2_asprintf("%s/start", p.dir), *middle = k2_asprintf("%s/middle", p.dir);
+    group g;
+    group_open(&g, &p, "fresh", 0);
+    pretrain(&g, 0, PRETRAIN);
+    g.text = start;
+    g.to = 0;
+    assert_ok(order(&g, SAVE));
+    group_close(&g);
+    p.config.trainer_kl_weight = 0.25;
+    snprintf(p.config.trainer_kl_reference, sizeof(p.config.trainer_kl_reference), "%s", start);
+    group_open(&g, &p, start, 0);
+    assert_true(kl_of(train_with(&g, 1, NULL)) == 0);
+    g.text = middle;
+    g.to = 1;
+    assert_ok(order(&g, SAVE));
+    double second = kl_of(train_with(&g, 2, NULL));
+    k2_digest end = publish(&g, 2);
+    assert_true(second > 0);
+    group_close(&g);
+    p.config.trainer_ranks = 1;
+    group_open(&g, &p, middle, 1);
+    assert_true(kl_of(train_with(&g, 2, NULL)) == second);
+    assert_true(k2_digest_equal(publish(&g, 2), end));
+    group_close(&g);
+    snprintf(p.config.trainer_kl_reference, sizeof(p.config.trainer_kl_reference), "%s/none", p.dir);
+    init_refused(&p, middle, 1, K2_NOT_FOUND, "/none");
+    k2_free(middle);
+    k2_free(start);
+    fixture_dir_end(p.dir);
+}
+
 /* What it prints is looked at elsewhere. */
 static int repeat(const char *dir, const k2_quarantine_note *note, bool json)
 {
@@ -429,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_damaged_batch),
         cmocka_unit_test(test_published_weights),
         cmocka_unit_test(test_bad_starts),
+        cmocka_unit_test(test_reference_is_frozen),
         cmocka_unit_test(test_bad_step_is_put_aside),
         cmocka_unit_test(test_bad_pretraining_is_put_aside),
     };
