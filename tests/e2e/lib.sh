@@ -9,7 +9,7 @@ masters=() # masters started in the background, ended at exit if a check failed 
 # A worker that a sanitizer ended is started anew, and the run may end well: what it wrote tells.
 sanitizers_are_silent() {
   local found
-  found=$(grep -rhE -A 12 'ERROR: [A-Za-z]*Sanitizer|: runtime error: ' "$SCRATCH" --include='*.log' --include='*.err' 2>/dev/null) || return 0
+  found=$(grep -rhE -A 12 '(ERROR|WARNING): [A-Za-z]*Sanitizer|: runtime error: ' "$SCRATCH" --include='*.log' --include='*.err' 2>/dev/null) || return 0
   printf 'FAILED: a sanitizer has found something:\n%s\n' "$found" >&2
   return 1
 }
