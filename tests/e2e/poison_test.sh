@@ -88,17 +88,17 @@ echo "a prompt that ends its engine: found out, dropped with its group, repeated
 
 # A reward that never comes, of a command that has started something.
 reward_of 3073 'sleep 1001' hang
-twice hang "$with_reward" --set reward.timeout_ms=300 --set reward.retries=1
+twice hang "$with_reward" --set reward.timeout_ms=1000 --set reward.retries=1
 counts hang dropped_reward 1
 counts hang dropped 1
 stops hang-stop reward "$(json "$result" weights_digest)" "$with_reward" --set reward.timeout_ms=300 --set reward.retries=1
 ! grep -lsx 'sleep.1001.' /proc/[0-9]*/cmdline >/dev/null || fail "what a hanging reward command had started is left"
-replay 0 'no reward: .*within 300 ms' "$SCRATCH/hang-2/quarantine/reward-3073"
+replay 0 'no reward: .*within 1000 ms' "$SCRATCH/hang-2/quarantine/reward-3073"
 echo "a reward that hangs: dropped, put aside, repeated"
 
 # Where nothing can be put aside the run goes on all the same.
 mkdir "$SCRATCH/full" && : >"$SCRATCH/full/quarantine"
-run full "$with_reward" --set reward.timeout_ms=300 --set reward.retries=0 --set rollout.workers=2
+run full "$with_reward" --set reward.timeout_ms=1000 --set reward.retries=0 --set rollout.workers=2
 counts full dropped_reward 1
 grep -q 'not put aside kind=reward trajectory=3073: .*quarantine: is not a directory' "$SCRATCH/full/logs/master-0.log" ||
   fail "it is not said that nothing was put aside"

@@ -8,12 +8,13 @@
 small_config
 
 # A lease so long that nobody is replaced here; phases in the log; a reward that waits while there is a file, in a way that needs
-# no process of its own: opening a FIFO.
+# no process of its own: opening a FIFO, until somebody has opened its other end.
 sed -i 's|"iterations": 5|"iterations": 8, "log": {"level": "debug"}, "master": {"lease_ms": 60000}|; s|"checkpoint_every": 2|"checkpoint_every": 1|
         s|"steps": 60|"steps": 400|; s|"reward": {|"reward": {"timeout_ms": 60000, |; s|"trainer": {|"trainer": {"ranks": 2, |
         s|"rollout": {|"rollout": {"workers": 2, |' "$SCRATCH/small.json"
-sed -i "s|^  id=|  [ ! -e $SCRATCH/hold ] \|\| read -r _ <$SCRATCH/gate \|\| true\n  id=|" "$SCRATCH/reward.sh"
+sed -i "s|^  id=|  [ ! -e $SCRATCH/hold ] \|\| : <$SCRATCH/gate\n  id=|" "$SCRATCH/reward.sh"
 mkfifo "$SCRATCH/gate"
+gate=
 
 # Two phases are over too soon to be met: there is a library that holds them, where it may be preloaded.
 export K2_HOLD=$SCRATCH/hold_in
@@ -156,10 +157,13 @@ engines_ready() { # as the proxy says
   grep -q '"ready":2' <&8
 }
 
-let_rewards_go() { # those that wait: whoever opens both ends lets all in
+hold_rewards() {
+  [ -z "$gate" ] || exec {gate}>&-
+  touch "$SCRATCH/hold"
+}
+let_rewards_go() { # the other end stays open for those that have seen the file and come to the gate only now
   rm "$SCRATCH/hold"
-  exec 9<>"$SCRATCH/gate"
-  exec 9>&-
+  exec {gate}<>"$SCRATCH/gate"
 }
 
 run calm
@@ -185,7 +189,7 @@ hold proxy-0
 free rollout-1
 await "weights in both engines" 'ask; [[ $chain != *rollout-* ]]'
 walk distribute proxy-0
-touch "$SCRATCH/hold"
+hold_rewards
 hold rollout-0 rollout-1
 free proxy-0
 await "the proxy to give both engines up" 'chain_has "request waits in the proxy for an engine"' # it soon has when it was stopped too
@@ -194,7 +198,7 @@ free rollout-0 rollout-1
 walk_reward eval
 let_rewards_go
 await "generation" "phase_is generate"
-touch "$SCRATCH/hold" # in the middle of this iteration or of the next
+hold_rewards # in the middle of this iteration or of the next
 walk_reward generate
 hold trainer-1
 let_rewards_go # over batch
@@ -214,7 +218,7 @@ free trainer-1
 walk_held latest rollout-0 rollout-1
 await "requests at the engines" 'chain_has "request at engine"'
 walk generate 'rollout-[01]' "request at engine rollout-"
-touch "$SCRATCH/hold"
+hold_rewards
 free rollout-0 rollout-1
 await "a reward command" 'chain_has "reward command has an answer"'
 kill -TERM "$master" # drain: the iteration's end, then stop

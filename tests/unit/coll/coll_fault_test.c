@@ -113,8 +113,8 @@ static const scenario scenarios[] = {
     {"another group", false, 0, NULL, twist_group, false, K2_PEER_PROTOCOL, "rank 1 is in group 8"},
     {"another staging size", false, 0, NULL, twist_staging, false, K2_PEER_PROTOCOL, "rank 1: its staging area"},
     {"locators mixed up", false, 0, NULL, NULL, true, K2_PEER_PROTOCOL, "rank 1 has left: coll: rank 1: join #1"},
-    {"silence", false, 100 * K2_NS_PER_MS, odd_silence, NULL, false, K2_TIMEOUT,
-     "all_gather_bytes #3 (8 bytes) of group 7: rank 1 did not come within 100 ms; the last it began is barrier #2"},
+    {"silence", false, 500 * K2_NS_PER_MS, odd_silence, NULL, false, K2_TIMEOUT,
+     "all_gather_bytes #3 (8 bytes) of group 7: rank 1 did not come within 500 ms; the last it began is barrier #2"},
     {"death", true, 0, odd_death, NULL, false, K2_PEER_CLOSED, "of group 7: rank 1"}, /* over tcp in the barrier already */
     {"abort", false, 0, odd_abort, NULL, false, K2_CANCELED, "rank 1 gave up: the loss is not finite"},
     {"leaving", false, 0, odd_leaving, NULL, false, K2_PEER_CLOSED, "of group 7: rank 1"},

@@ -457,9 +457,9 @@ static void other_faults(void **state)
                               .queue_max = 100,
                               .retries = 5,
                               .health_ms = 20,
-                              .connect_ms = 500,
-                              .stall_ms = 60,
-                              .wait_ms = 2000});
+                              .connect_ms = 5000,
+                              .stall_ms = 250,
+                              .wait_ms = 20000});
     engines(1); /* one engine: what fails is asked again when it is healthy */
     for (int fault = 0; fault < 6; fault++)
         for (int stream = 0; stream < 2; stream++) {
@@ -603,8 +603,13 @@ static void refusals(void **state)
 {
     (void)state;
     answer r;
-    start(&(k2i_px_io_config){
-        .engines_max = 64, .queue_max = 2, .retries = 1, .health_ms = 20, .connect_ms = 200, .stall_ms = 100, .wait_ms = 150});
+    start(&(k2i_px_io_config){.engines_max = 64,
+                              .queue_max = 2,
+                              .retries = 1,
+                              .health_ms = 20,
+                              .connect_ms = 5000,
+                              .stall_ms = 5000,
+                              .wait_ms = 1000});
     ask(&r, "{\"prompt\":1}");
     finish(&r);
     assert_int_equal(r.status, 400);
@@ -740,8 +745,8 @@ static void who_waits_for_whom(void **state)
                               .retries = 0,
                               .health_ms = 20,
                               .connect_ms = 5000,
-                              .stall_ms = 900,
-                              .wait_ms = 200});
+                              .stall_ms = 1500,
+                              .wait_ms = 800});
     engines(1);
     stubs[0].stall_after = 3;
     stubs[0].fail_times = 1;
