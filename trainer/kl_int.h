@@ -13,7 +13,7 @@
  * step. The other losses know one reward of a trajectory: r - weight sum_t k(t).
  *
  * source   Schulman 2020, "Approximating KL Divergence"; DeepSeekMath 2024, eq. 4; Hu 2025, "REINFORCE++", 3.2
- * tests    tests/unit/trainer/kl_test.c; rl_test.c: in whole steps, with one rank and two
+ * tests    tests/unit/trainer/kl_test.c; loss_vectors_test.c: against torch's autograd; rl_test.c: in whole steps, with one rank and two
  */
 #ifndef K2_TRAINER_KL_INT_H
 #define K2_TRAINER_KL_INT_H

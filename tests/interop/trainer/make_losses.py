@@ -7,7 +7,8 @@ A batch is GROUPS groups of SIZE trajectories of ragged lengths; the losses are 
 with masks, as the papers and the public trainers write them, not trajectory by trajectory as trainer/loss.c has them. Inputs
 are rounded to f32 first. One file for each correction (tis, icepop): "scale" (tau, clip_low, clip_high, correction min, max),
 "lengths", "size", "reward", "logp", "old", "rollout", "use" (0: out of the loss) in; "weight", and for each loss
-"loss:NAME", "dlogp:NAME" out. Committed: seed 11.
+"loss:NAME", "dlogp:NAME" out. With the log-probabilities of a frozen model, "reference", the same of each estimator of the distance
+to it: "kl K" is the term in the loss alone, "to go K" is REINFORCE++ with it in the reward of each token. Committed: seed 11.
 """
 import sys
 
@@ -20,7 +21,7 @@ except ImportError as e:
 import k2v
 
 GROUPS, SIZE, LONGEST = 5, 4, 9
-TAU, LOW, HIGH, EPS = 0.3, 0.15, 0.2, 1e-6
+TAU, LOW, HIGH, EPS, KL = 0.3, 0.15, 0.2, 1e-6, 0.5
 BOUNDS = {"tis": (0.0, 1.25), "icepop": (0.5, 1.5)}
 torch.set_num_threads(1)
 
@@ -68,6 +69,24 @@ def losses(reward, logp, old, weight, mask):
     return out
 
 
+ESTIMATES = {"k1": lambda x: x, "k2": lambda x: x ** 2 / 2, "k3": lambda x: torch.exp(-x) - 1 + x}
+
+
+def held(reward, logp, old, reference, weight, mask):
+    """What a frozen model adds, as {name: scalar}. In the reward, a token has what it and those behind it cost."""
+    out, r = {}, reward.reshape(-1, 1)
+    for name, k in ESTIMATES.items():
+        out["kl " + name] = KL * (mask * (weight != 0) * k(logp - reference)).sum() / mask.sum()
+        cost = mask * k(old - reference)
+        a = r - KL * cost.flip(1).cumsum(1).flip(1)
+        m = (mask * a).sum() / mask.sum()
+        std = torch.sqrt((mask * (a - m) ** 2).sum() / mask.sum())
+        a, ratio = (a - m) / (std + EPS), torch.exp(logp - old)
+        clipped = torch.minimum(ratio * a, torch.clamp(ratio, 1 - LOW, 1 + HIGH) * a)
+        out["to go " + name] = -(weight * mask * clipped).sum() / mask.sum()
+    return out
+
+
 def main():
     out_dir, seed = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 11
     g = np.random.default_rng(seed)
@@ -80,17 +99,23 @@ def main():
     rollout = f32(old.numpy() + 0.5 * g.standard_normal((n, LONGEST)))
     logp = f32(old.numpy() + 0.3 * g.standard_normal((n, LONGEST)))
     use = torch.tensor(g.random((n, LONGEST)) < 0.85) & inside
+    reference = f32(old.numpy() + 0.4 * g.standard_normal((n, LONGEST)))
     for kind, (least, most) in BOUNDS.items():
         x = torch.exp(old - rollout)
         weight = torch.clamp(x, least, most) if kind == "tis" else x * ((x >= least) & (x <= most))
         weight = f32(weight * use)
         records = {"scale": [TAU, LOW, HIGH, least, most], "lengths": lengths, "size": SIZE, "reward": reward.reshape(-1).numpy()}
-        for name, value in (("logp", logp), ("old", old), ("rollout", rollout), ("weight", weight)):
+        for name, value in (("logp", logp), ("old", old), ("rollout", rollout), ("weight", weight), ("reference", reference)):
             records[name] = value[inside].numpy()
         records["use"] = use[inside].numpy().astype(np.int32)
-        for name in losses(reward, logp, old, weight, use.double()):
+        mask = use.double()
+
+        def all_of(x):
+            return {**losses(reward, x, old, weight, mask), **held(reward, x, old, reference, weight, mask)}
+
+        for name in all_of(logp):
             leaf = logp.clone().requires_grad_(True)
-            value = losses(reward, leaf, old, weight, use.double())[name]
+            value = all_of(leaf)[name]
             value.backward()
             records["loss:" + name] = value.item()
             records["dlogp:" + name] = leaf.grad[inside].numpy()

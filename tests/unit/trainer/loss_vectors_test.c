@@ -10,6 +10,7 @@
 
 #define VECTORS_DIR K2_SOURCE_DIR "/tests/unit/trainer/vectors"
 #include "tests/support/vectors.h"
+#include "trainer/kl_int.h"
 #include "trainer/loss_int.h"
 
 static const char *const names[] = {"mirror", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++"};
@@ -17,7 +18,7 @@ static const char *const names[] = {"mirror", "grpo", "dapo", "gspo", "cispo", "
 /* One batch: trajectory i has tokens start[i] .. start[i+1]; groups of `size`. */
 typedef struct sample {
     vectors v;
-    float *scale, *reward, *logp, *old, *rollout, *weight;
+    float *scale, *reward, *logp, *old, *rollout, *weight, *reference;
     int32_t *lengths, *use;
     uint32_t *start, count, size, tokens;
     double *r; /* rewards */
@@ -45,13 +46,15 @@ static sample sample_load(const char *file)
     s.old = vectors_take(&s.v, "", "old", s.tokens);
     s.rollout = vectors_take(&s.v, "", "rollout", s.tokens);
     s.weight = vectors_take(&s.v, "", "weight", s.tokens);
+    s.reference = vectors_take(&s.v, "", "reference", s.tokens);
     s.use = vectors_take(&s.v, "", "use", s.tokens);
     return s;
 }
 
 static void sample_free(sample *s)
 {
-    void *const all[] = {s->scale, s->lengths, s->reward, s->start, s->r, s->logp, s->old, s->rollout, s->weight, s->use};
+    void *const all[] = {s->scale, s->lengths, s->reward, s->start,     s->r,  s->logp,
+                         s->old,   s->rollout, s->weight, s->reference, s->use};
     for (size_t i = 0; i < K2_COUNT(all); i++) k2_free(all[i]);
     vectors_free(&s->v);
 }
@@ -101,19 +104,76 @@ static double ours(const sample *s, const k2i_loss_ops *ops, float *dlogp)
     return sums.loss;
 }
 
+static void expect_torchs(sample *s, const char *name, double got, const float *dlogp)
+{
+    float *loss = vectors_take(&s->v, "loss:", name, 1), *expected = vectors_take(&s->v, "dlogp:", name, s->tokens);
+    assert_true(fabs(got - (double)*loss) <= 2e-6 * fmax(fabs((double)*loss), 0.01));
+    for (uint32_t t = 0; t < s->tokens; t++)
+        assert_true(fabsf(dlogp[t] - expected[t]) <= 1e-6f * fmaxf(fabsf(expected[t]), 0.01f));
+    k2_free(expected);
+    k2_free(loss);
+}
+
 static void test_torch(void **state)
 {
     sample s = sample_load(*state);
     for (size_t l = 0; l < K2_COUNT(names); l++) {
-        float *loss = vectors_take(&s.v, "loss:", names[l], 1), *expected = vectors_take(&s.v, "dlogp:", names[l], s.tokens);
         float *dlogp = k2_alloc_array(s.tokens, sizeof(float));
         double got = ours(&s, k2i_loss_find(names[l]), dlogp);
-        assert_true(fabs(got - (double)*loss) <= 2e-6 * fmax(fabs((double)*loss), 0.01));
-        for (uint32_t t = 0; t < s.tokens; t++)
-            assert_true(fabsf(dlogp[t] - expected[t]) <= 1e-6f * fmaxf(fabsf(expected[t]), 0.01f));
+        expect_torchs(&s, names[l], got, dlogp);
         k2_free(dlogp);
-        k2_free(expected);
-        k2_free(loss);
+    }
+    sample_free(&s);
+}
+
+/* A token's reward to go, normalised over all tokens in the loss, as rl.c puts it together. */
+static double to_go(const sample *s, k2i_kl_kind kind, double weight, float *dlogp)
+{
+    const k2i_loss_ops *ops = k2i_loss_find("reinforce++");
+    double *k = k2_alloc_array(s->tokens, sizeof(*k)), *each = k2_alloc_array(s->tokens, sizeof(*each));
+    uint64_t *tokens = k2_alloc_array(s->tokens, sizeof(*tokens));
+    k2i_loss_sums sums = {0};
+    k2i_loss_scale scale = {.clip_low = (double)s->scale[1], .clip_high = (double)s->scale[2]};
+    for (uint32_t t = 0; t < s->tokens; t++) {
+        tokens[t] = s->use[t] != 0;
+        scale.tokens += tokens[t];
+        if (tokens[t]) k[t] = k2i_kl_estimate(kind, (double)s->old[t] - (double)s->reference[t], NULL);
+    }
+    for (uint32_t i = 0; i < s->count; i++)
+        k2i_kl_returns(s->r[i], weight, s->start[i + 1] - s->start[i], k + s->start[i], each + s->start[i]);
+    ops->over_batch(tokens, s->tokens, each);
+    for (uint32_t i = 0; i < s->count; i++) {
+        uint32_t at = s->start[i];
+        k2i_loss_in in = {.count = s->start[i + 1] - at,
+                          .logp = s->logp + at,
+                          .logp_old = s->old + at,
+                          .weight = s->weight + at,
+                          .each = each + at};
+        ops->eval(&scale, &in, &sums, dlogp + at);
+    }
+    k2_free(tokens);
+    k2_free(each);
+    k2_free(k);
+    return sums.loss;
+}
+
+static void test_reference(void **state)
+{
+    sample s = sample_load(*state);
+    for (int kind = 0; kind < 3; kind++) {
+        char name[16];
+        float *dlogp = k2_alloc_array(s.tokens, sizeof(float));
+        k2i_kl kl = {.place = K2I_KL_IN_LOSS, .kind = (k2i_kl_kind)kind, .weight = 0.5};
+        uint64_t tokens = 0;
+        double sum = 0;
+        for (uint32_t i = 0; i < s.count; i++) tokens += used(&s, i);
+        double got = k2i_kl_add(&kl, tokens, s.tokens, s.logp, s.reference, s.weight, dlogp, &sum);
+        snprintf(name, sizeof(name), "kl k%d", kind + 1);
+        expect_torchs(&s, name, got, dlogp);
+        got = to_go(&s, kl.kind, kl.weight, dlogp);
+        snprintf(name, sizeof(name), "to go k%d", kind + 1);
+        expect_torchs(&s, name, got, dlogp);
+        k2_free(dlogp);
     }
     sample_free(&s);
 }
@@ -220,6 +280,7 @@ int main(void)
     static char tis[] = "losses_tis.k2v", icepop[] = "losses_icepop.k2v";
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(test_torch, tis),       cmocka_unit_test_prestate(test_torch, icepop),
+        cmocka_unit_test_prestate(test_reference, tis),   cmocka_unit_test_prestate(test_reference, icepop),
         cmocka_unit_test_prestate(test_corrections, tis), cmocka_unit_test_prestate(test_corrections, icepop),
         cmocka_unit_test_prestate(test_differences, tis), cmocka_unit_test_prestate(test_differences, icepop),
     };
