@@ -161,7 +161,7 @@ void k2m_plan_print(const k2m_run *r)
            (unsigned long long)c->pretrain_batch_sequences, (unsigned long long)c->pretrain_sequence_tokens);
     if (!pretrain)
         printf(", then %llu iterations of up to %llu x %llu trajectories with a budget of %llu of %llu tokens",
-               (unsigned long long)c->iterations, (unsigned long long)c->rollout_groups,
+               (unsigned long long)c->iterations, (unsigned long long)k2m_step_groups(c),
                (unsigned long long)c->rollout_group_size, (unsigned long long)c->rollout_budget_tokens,
                (unsigned long long)c->rollout_max_tokens);
     printf("\nnothing was started\n");

@@ -19,7 +19,8 @@ k2_code k2i_rl_check(const k2_batch *batch, const k2_dims *dims, const k2_config
  *
  * The log-probabilities of pi_old for the first update are those of its own forward; for the other minibatches they are
  * computed before it. Minibatches are runs of whole groups in order of id, cut by number of groups. A minibatch
- * without one token in the loss makes no update.
+ * without one token in the loss makes no update. With trainer.kl the frozen model (k2i_learner_reference, filled) has a forward of
+ * the whole batch before that, and so has pi_old where the distance between them is for the reward.
  *
  * keeps    *bad: NULL, or what was NaN or infinite in one of its updates (a literal): then parameters and optimizer are as before the step, bit for bit
  * errors   those of k2i_learner_update
