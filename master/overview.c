@@ -138,6 +138,11 @@ static void put_queues(const k2m_core *m, k2m_overview *v)
     put(v, "running", n.running);
     put(v, "unscored", n.finished);
     put(v, "scored", n.scored);
+    if (m->c.config->rollout_refill_max > 0) {
+        put(v, "groups_open", k2_replay_groups_open(m->replay));
+        put(v, "groups_flat", k2_replay_groups_flat(m->replay));
+        put(v, "refill_max", (double)m->c.config->rollout_refill_max);
+    }
     put(v, "cut_total", (double)n.cut_total);
     put(v, "finished_total", (double)n.finished_total);
     put(v, "dropped_total", (double)n.dropped_total);

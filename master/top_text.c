@@ -81,6 +81,9 @@ static void sums(page *p, const k2_msg_overview *v)
         "answers  %.0f queued, %.0f to resume, %.0f running, %.0f unscored, %.0f scored; cut %.0f, finished %.0f, dropped %.0f",
         number(v, "queued"), number(v, "queued_resumed"), number(v, "running"), number(v, "unscored"), number(v, "scored"),
         number(v, "cut_total"), number(v, "finished_total"), number(v, "dropped_total"));
+    if (known(v, "groups_flat"))
+        line(p, "groups   %.0f in work, %.0f of them have equal rewards (up to %.0f are replaced)", number(v, "groups_open"),
+             number(v, "groups_flat"), number(v, "refill_max"));
     if (known(v, "prompts"))
         line(p, "prompts  %.0f of %.0f seen, %.0f solved; mean success %.3f", number(v, "prompts_seen"), number(v, "prompts"),
              number(v, "prompts_solved"), number(v, "success_mean"));

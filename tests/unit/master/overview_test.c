@@ -92,6 +92,7 @@ static void all_of_a_run(void **state)
     s.config.trainer_ranks = 2;
     s.config.rollout_workers = 3;
     snprintf(s.config.data_sampling, sizeof s.config.data_sampling, "priority");
+    s.config.rollout_refill_max = 3;
     sim_start_master(&s);
     const k2m_told told = {.start_ns = 1, .trained = true, .reward = 0.25, .held = 3};
     for (bool ended = false; !ended;) {
@@ -107,6 +108,7 @@ static void all_of_a_run(void **state)
     assert_int_equal(s.end_code, K2_OK);
     assert_true(number(p, "prompts") == 40 && number(p, "prompts_seen") > 5 && number(p, "success_mean") > 0);
     assert_non_null(strstr(p->text.data, " of 40 seen, "));
+    assert_non_null(strstr(p->text.data, "have equal rewards (up to 3 are replaced)"));
     k2_buf_clear(&p->text);
     k2m_top_json(&p->msg, &p->text);
     assert_non_null(strstr(p->text.data, "\"reward\": 0.25, \"train_tokens_per_s\": 0"));
