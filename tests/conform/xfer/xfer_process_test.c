@@ -205,9 +205,13 @@ static void a_waiter_is_told_of_the_death(void **state)
 {
     const char *transport = *state;
     owner o = owner_start(transport);
-    pid_t killer = fork();
+    int go[2];
+    char byte = 0;
+    assert_int_equal(pipe(go), 0);
+    pid_t killer = fork(); /* before this process has threads */
     if (killer == 0) {
         struct pollfd none = {.fd = -1};
+        if (read(go[0], &byte, 1) != 1) _exit(1);
         poll(&none, 1, 30); /* the order of kill and wait does not matter for the outcome, only for what is exercised */
         kill(o.pid, SIGKILL);
         _exit(0);
@@ -215,6 +219,9 @@ static void a_waiter_is_told_of_the_death(void **state)
     k2_xfer *x = reader();
     k2_xfer_remote *r = reach(x, &o);
     k2_error err = {0};
+    assert_int_equal(write(go[1], &byte, 1), 1);
+    close(go[0]);
+    close(go[1]);
     assert_int_equal(k2_xfer_remote_wait(r, 0, 1, UINT64_MAX, NULL, &err), K2_PEER_CLOSED);
     k2_xfer_remote_close(r);
     k2_xfer_close(x);
