@@ -407,13 +407,25 @@ static uint32_t slowest(const chain *c)
     return c->reward_since_ns < c->out->list[c->oldest_place - 1].since_ns ? c->reward_place : c->oldest_place;
 }
 
+/* Why an iteration is longer than others: what it has begun beyond its groups. */
+static void replaced(const k2m_core *m, char out[64])
+{
+    const k2_config *c = m->c.config;
+    uint32_t open = m->phase == K2M_PHASE_GENERATE && c->rollout_refill_max > 0 ? k2_replay_groups_open(m->replay) : 0;
+    out[0] = 0;
+    if (open > c->rollout_groups)
+        snprintf(out, 64, ", %llu groups more for equal rewards", (unsigned long long)(open - c->rollout_groups));
+}
+
 void k2m_core_waits(const k2m_core *m, uint64_t now_ns, k2m_waits *out)
 {
+    char more[64];
+    replaced(m, more);
     chain c = {.m = m, .out = out, .now_ns = now_ns};
     out->count = out->culprit = 0;
     c.phase_line = line(&c, 0, m->phase_since_ns, k2m_phase_timed(m->phase) ? step_deadline(&c, m->progress_ns) : 0,
-                        "iteration %llu, step %llu: %s", (unsigned long long)m->iteration + 1,
-                        (unsigned long long)m->trainer_step, k2m_phase_name(m->phase));
+                        "iteration %llu, step %llu: %s%s", (unsigned long long)m->iteration + 1,
+                        (unsigned long long)m->trainer_step, k2m_phase_name(m->phase), more);
     links(&c);
     others(&c);
     const uint32_t suspects[] = {c.silent_place, c.down_place, c.idle_place, c.command_place, slowest(&c)};
