@@ -12,6 +12,7 @@ typedef struct writer {
     k2_tokens *out;
     k2_error *err;
     k2_buf segment;
+    k2i_cuts cuts; /* of the layout's text, names of control tokens included */
     k2_code code;
 } writer;
 
@@ -30,13 +31,16 @@ static void flush(writer *w)
     if (w->code == K2_OK && w->segment.overflow)
         w->code = k2_error_set(w->err, K2_LIMIT, "messages: a text of more than %u bytes", SEGMENT_BYTES_MAX);
     if (w->code == K2_OK && w->segment.len)
-        w->code = k2_tokenizer_encode(w->t, w->segment.data, w->segment.len, w->out, w->err);
+        w->code = k2i_encode_next(w->t, w->t->cuts ? &w->cuts : NULL, w->segment.data, w->segment.len, w->out, w->err);
     k2_buf_clear(&w->segment);
 }
 
 static void control(writer *w, unsigned number)
 {
+    const char *name = w->t->layout->controls[number];
     flush(w);
+    for (size_t at = 0, n = w->t->cuts ? strlen(name) : 0; at < n;) /* a cut never goes through one */
+        at += k2i_cuts_next(&w->cuts, (const unsigned char *)name + at, n - at);
     if (w->code == K2_OK && !k2_tokens_push(w->out, &w->t->controls[number], 1))
         w->code = k2_error_set(w->err, K2_LIMIT, "messages: more than %zu tokens", w->out->count_max);
 }

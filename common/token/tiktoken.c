@@ -121,6 +121,7 @@ k2_code k2i_tiktoken_pattern(k2_tokenizer *t, const char *pattern, k2_error *err
                             "tokenizer pattern \"%.64s\" is not supported; supported: \"kimi\", \"qwen\", \"cl100k\"", pattern);
     for (size_t i = 0; i < K2_COUNT(specials) && t->added.count == 0; i++)
         if (strcmp(pattern, specials[i].pattern) == 0) name_specials(t, &specials[i]);
-    if (strcmp(pattern, "kimi") == 0) reserve_kimi(t);
+    t->cuts = strcmp(pattern, "kimi") == 0;
+    if (t->cuts) reserve_kimi(t);
     return k2i_split_add(&t->split, text, err);
 }

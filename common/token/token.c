@@ -336,7 +336,19 @@ static k2_code encode_bytes(const char *text, size_t n, k2_tokens *out, k2_error
     return K2_OK;
 }
 
-static k2_code encode(const k2_tokenizer *t, const char *text, size_t n, bool trusted, k2_tokens *out, k2_error *err)
+static k2_code encode_pieces(encoder *e, k2i_cuts *cuts, const unsigned char *text, size_t n, k2_error *err)
+{
+    k2_code code = K2_OK;
+    if (!cuts) return encode_part(e, 0, text, n, err);
+    for (size_t at = 0, len; at < n && code == K2_OK; at += len) {
+        len = k2i_cuts_next(cuts, text + at, n - at);
+        code = encode_part(e, 0, text + at, len, err);
+    }
+    return code;
+}
+
+static k2_code encode(const k2_tokenizer *t, k2i_cuts *cuts, const char *text, size_t n, bool trusted, k2_tokens *out,
+                      k2_error *err)
 {
     const size_t mark = out->count;
     k2_code code;
@@ -345,21 +357,26 @@ static k2_code encode(const k2_tokenizer *t, const char *text, size_t n, bool tr
     } else {
         encoder e = {.t = t, .out = out, .trusted = trusted};
         unsigned char *valid = k2i_lossy((const unsigned char *)text, n, &n);
-        code = encode_part(&e, 0, valid ? valid : (const unsigned char *)text, n, err);
+        code = encode_pieces(&e, cuts, valid ? valid : (const unsigned char *)text, n, err);
         k2_free(valid);
     }
     if (code != K2_OK) out->count = mark;
     return code;
 }
 
+k2_code k2i_encode_next(const k2_tokenizer *t, k2i_cuts *cuts, const char *text, size_t n, k2_tokens *out, k2_error *err)
+{
+    return encode(t, cuts, text, n, false, out, err);
+}
+
 k2_code k2_tokenizer_encode(const k2_tokenizer *t, const char *text, size_t n, k2_tokens *out, k2_error *err)
 {
-    return encode(t, text, n, false, out, err);
+    return encode(t, t->cuts ? &(k2i_cuts){0} : NULL, text, n, false, out, err);
 }
 
 k2_code k2_tokenizer_encode_trusted(const k2_tokenizer *t, const char *text, size_t n, k2_tokens *out, k2_error *err)
 {
-    return encode(t, text, n, true, out, err);
+    return encode(t, t->cuts ? &(k2i_cuts){0} : NULL, text, n, true, out, err);
 }
 
 /* ---- ids to text --------------------------------------------------------------------------------------------------------- */

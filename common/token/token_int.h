@@ -1,7 +1,7 @@
 /* token_int - how a tokenizer of any kind is held: a vocabulary with merges, steps that cut text into pieces, added tokens, a
  * chat layout. The kinds differ only in where these come from; token.c has the path of a text through them.
  *
- *   text -> UTF-8 -> [added tokens] -> NFC -> [normalized added tokens] -> steps -> pieces -> cache | whole word | merges -> ids
+ *   text -> UTF-8 -> [cuts] -> [added tokens] -> NFC -> [normalized added tokens] -> steps -> pieces -> cache | whole word | merges -> ids
  */
 #ifndef K2_TOKEN_TOKEN_INT_H
 #define K2_TOKEN_TOKEN_INT_H
@@ -92,6 +92,19 @@ void k2i_split_fini(k2i_split *s);
 typedef k2_code k2i_piece_take(void *arg, const unsigned char *bytes, size_t n, k2_error *err);
 k2_code k2i_split_run(const k2i_split *s, const unsigned char *text, size_t n, k2i_piece_take *take, void *arg, k2_error *err);
 
+/* ---- cuts before anything else (cuts.c) ---------------------------------------------------------------------------------- */
+
+/* What a text has had so far; all zero at its beginning. */
+typedef struct k2i_cuts {
+    uint32_t window; /* characters since the last cut at a fixed distance */
+    uint32_t run;    /* of these, the last that are alike */
+    bool space;      /* what they are */
+} k2i_cuts;
+/* Bytes of valid UTF-8 up to the next cut, at most n; they are had then. */
+size_t k2i_cuts_next(k2i_cuts *c, const unsigned char *text, size_t n);
+/* k2_tokenizer_encode of what comes next in a text; cuts is NULL, or what the text has had. */
+k2_code k2i_encode_next(const k2_tokenizer *t, k2i_cuts *cuts, const char *text, size_t n, k2_tokens *out, k2_error *err);
+
 /* ---- added tokens (added.c) ------------------------------------------------------------------------------------------ */
 
 enum {
@@ -178,6 +191,7 @@ struct k2_tokenizer {
     int32_t controls[K2I_CONTROLS_MAX];
     bool bytes_only; /* kind "byte": an id a byte, any bytes */
     bool nfc;
+    bool cuts; /* texts are cut as Kimi's program does */
     char *mark_names[K2I_MARKS]; /* NULL: not named */
     int32_t marks[K2I_MARKS];    /* -1: there is none */
     int32_t stops[2];            /* the turn's end, EOS: as many as there are */
