@@ -25,9 +25,9 @@ static void usage(FILE *out)
         "  --model DIR         Hugging Face model directory\n"
         "  --listen HOST:PORT  where to serve; port 0 takes a free one (" WORKER_LISTEN "; alone " ALONE_LISTEN ")\n"
         "  --name NAME         name of the served model (k2rl)\n"
-        "  --set PATH=VALUE    one key of the configuration, such as rollout.batch_max=8; those under rollout. and tokenizer. "
-        "are "
-        "used\n"
+        "  --set PATH=VALUE    one key of the configuration, such as rollout.batch_max=8; model.compute and those under "
+        "rollout. "
+        "and tokenizer. are used\n"
         "  --help              this text\n");
 }
 
