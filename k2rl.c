@@ -95,6 +95,7 @@ static int replay_step_main(int argc, char **argv)
 int main(int argc, char **argv)
 {
     k2_net_process_begin();
+    k2_memory_begin();
     signal(SIGPIPE, SIG_IGN); /* a peer that went away is an error code, not a death */
     if (argc < 2) {
         usage(stderr);

@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "common/flight/flight.h"
 #include "common/stack/stack.h"
@@ -288,20 +287,10 @@ static void record_flight(const k2m_io *io)
     k2_flight_thread("loop");
 }
 
-/* So that the plan can be held against what was. */
-static void log_memory(const k2m_io *io)
-{
-    k2m_plan plan;
-    struct rusage usage;
-    k2m_plan_make(io->run, &plan);
-    if (getrusage(RUSAGE_SELF, &usage) != 0) return;
-    K2_LOG_INFO(io->log, "memory of the master: planned=%.1fMiB peak=%.1fMiB", (double)plan.master_bytes / (1 << 20),
-                (double)usage.ru_maxrss / 1024);
-}
-
 int k2m_io_run(k2m_run *run, k2_journal *journal)
 {
     k2_error err = {0};
+    k2m_plan plan;
     k2m_io io = {.run = run, .journal = journal};
     k2_code code = open_log(&io, &err);
     if (code == K2_OK) record_flight(&io);
@@ -322,7 +311,8 @@ int k2m_io_run(k2m_run *run, k2_journal *journal)
                     k2_net_server_url(io.server));
         k2m_io_event(&io, &(k2m_event){.type = K2M_EV_BEGIN});
         k2_loop_run(io.loop);
-        log_memory(&io);
+        k2m_plan_make(run, &plan);
+        k2_log_memory(io.log, "master", plan.master_bytes);
         for (size_t i = 0; i < K2_COUNT(signals); i++) k2_signal_stop(signals[i]);
         code = io.exit_code;
         snprintf(err.text, sizeof err.text, "%s", io.exit_text);

@@ -7,11 +7,11 @@
 
 #include "common/budget/budget.h"
 
-#define K2_BUDGET_PROCESS_BYTES (10ull << 20) /* code, stacks, buffers of loop and control plane of any process */
-#define PEER_BYTES              (6u << 10) /* of the control plane for each worker: connection, waiting POLL, last replies; bench/scale */
-#define ENGINE_BYTES            1200u /* of the proxy for each engine: K2I_PX_ENGINE_BYTES */
-#define PROMPT_GUESS            64u /* tokens of a prompt, where the file is made only at the start: those of the tasks are shorter */
-#define PROMPT_BYTES            256u /* of a prompt besides its tokens: its line, its texts */
+#define PROCESS_BYTES (8ull << 20) /* code, stacks, buffers of loop and control plane of any process */
+#define PEER_BYTES    (6u << 10) /* of the control plane for each worker: connection, waiting POLL, last replies; bench/scale */
+#define ENGINE_BYTES  1200u      /* of the proxy for each engine: K2I_PX_ENGINE_BYTES */
+#define PROMPT_GUESS  64u  /* tokens of a prompt, where the file is made only at the start: those of the tasks are shorter */
+#define PROMPT_BYTES  256u /* of a prompt besides its tokens: its line, its texts */
 
 /* Parameters that one token runs through: of the routed experts only the chosen ones. */
 static void count_params(const k2_dims *d, k2m_plan *out)
@@ -46,7 +46,7 @@ static uint64_t master_bytes(const k2m_run *r)
     uint64_t workers = c->trainer_ranks + c->rollout_workers + 1,
              prompts = cc.prompts.count + K2_MIN(r->heldout.count, K2M_EVAL_MAX);
     uint64_t tokens = K2_MIN(cc.prompts.length_max, 4096u);
-    return K2_BUDGET_PROCESS_BYTES + k2m_core_bytes(&cc) + workers * (PEER_BYTES + sizeof(k2m_slot)) +
+    return PROCESS_BYTES + k2m_core_bytes(&cc) + workers * (PEER_BYTES + sizeof(k2m_slot)) +
            2 * c->master_inflight_max * sizeof(k2m_action) + prompts * (PROMPT_BYTES + tokens * sizeof(int32_t)) +
            K2M_EVAL_MAX * sizeof *((k2m_io *)0)->eval;
 }
@@ -68,43 +68,32 @@ static uint64_t machine_bytes(void)
     return bytes;
 }
 
-static uint32_t threads(uint64_t asked, uint64_t processes)
-{
-    uint64_t n = asked ? asked : cores() / processes;
-    return (uint32_t)K2_MAX(n, 1u);
-}
-
 void k2m_plan_make(const k2m_run *r, k2m_plan *out)
 {
     const k2_config *c = &r->config;
     bool pretrain = strcmp(c->mode, "pretrain") == 0;
     *out = (k2m_plan){.machine_bytes = machine_bytes()};
     count_params(&r->dims, out);
-    uint64_t vector = out->params * sizeof(float), model = k2_model_bytes(&r->dims, k2_compute_find(c->model_compute, false));
-    out->trainer_bytes = K2_BUDGET_PROCESS_BYTES + k2_budget_trainer(c, &r->dims, (uint32_t)c->trainer_ranks).total;
-    out->master_bytes = master_bytes(r);
-    if (!pretrain) {
-        uint32_t rt = threads(c->rollout_threads, c->rollout_workers);
-        size_t rows = (size_t)(c->rollout_batch_max + c->rollout_prefill_chunk);
-        uint64_t pages = c->rollout_cache_tokens / c->rollout_page_tokens;
-        out->rollout_bytes = K2_BUDGET_PROCESS_BYTES + 2 * model + vector +
-                             pages * k2_model_page_floats(&r->dims, (uint32_t)c->rollout_page_tokens) * sizeof(float) +
-                             k2_model_decode_bytes(&r->dims, rt, rows, (size_t)c->rollout_cache_tokens) +
-                             c->rollout_batch_max * r->dims.vocab_size * sizeof(float);
-        out->proxy_bytes = K2_BUDGET_PROCESS_BYTES + c->proxy_queue_max * 8192 + c->rollout_workers * ENGINE_BYTES;
-    }
     uint64_t flight = c->run_flight_kib << 10; /* pages of a file: they stay in memory as long as the process writes them */
-    out->master_bytes += flight;
-    out->trainer_bytes += flight;
-    out->rollout_bytes += pretrain ? 0 : flight;
-    out->proxy_bytes += pretrain ? 0 : flight;
-    out->total_bytes = out->master_bytes + c->trainer_ranks * out->trainer_bytes +
-                       (pretrain ? 0 : c->rollout_workers * out->rollout_bytes + out->proxy_bytes);
+    uint32_t ranks = (uint32_t)c->trainer_ranks;
+    out->master_bytes = master_bytes(r) + flight;
+    out->trainer_bytes = k2_budget_trainer(c, &r->dims, 0, ranks).total;
+    out->total_bytes = out->master_bytes + out->trainer_bytes;
+    if (ranks > 1) out->total_bytes += (ranks - 1) * k2_budget_trainer(c, &r->dims, 1, ranks).total;
+    if (pretrain) return;
+    out->rollout_bytes = k2_budget_rollout(c, &r->dims, (uint32_t)cores()).total;
+    out->proxy_bytes = PROCESS_BYTES + flight + c->proxy_queue_max * 8192 + c->rollout_workers * ENGINE_BYTES;
+    out->total_bytes += c->rollout_workers * out->rollout_bytes + out->proxy_bytes;
 }
 
 static double gib(uint64_t bytes)
 {
     return (double)bytes / (double)(1ull << 30);
+}
+
+static double mib(uint64_t bytes)
+{
+    return (double)bytes / (double)(1ull << 20);
 }
 
 k2_code k2m_plan_check(const k2m_run *r, k2_error *err)
@@ -137,16 +126,17 @@ void k2m_plan_print(const k2m_run *r)
     printf("model      %.3f million parameters, %.3f million active for one token, products in %s\n", (double)p.params / 1e6,
            (double)p.active_params / 1e6, c->model_compute);
     printf("processes\n");
-    printf("  master     1   %6.2f GiB   control at %s\n", gib(p.master_bytes),
+    printf("  master     1   %9.1f MiB at most   control at %s\n", mib(p.master_bytes),
            c->master_listen[0] ? c->master_listen : "a socket in the run directory");
-    printf("  trainer    %-3llu %6.2f GiB   %u threads each, tensors by %s\n", (unsigned long long)c->trainer_ranks,
-           gib(p.trainer_bytes), threads(c->trainer_threads, c->trainer_ranks), c->xfer_transport);
+    printf("  trainer    %-3llu %9.1f MiB           %u threads each, tensors by %s\n", (unsigned long long)c->trainer_ranks,
+           mib(p.trainer_bytes), k2_budget_trainer_threads(c), c->xfer_transport);
     if (!pretrain) {
-        printf("  rollout    %-3llu %6.2f GiB   %u threads each, any free port of 127.0.0.1\n",
-               (unsigned long long)c->rollout_workers, gib(p.rollout_bytes), threads(c->rollout_threads, c->rollout_workers));
-        printf("  proxy      1   %6.2f GiB   %s\n", gib(p.proxy_bytes), c->proxy_listen);
+        printf("  rollout    %-3llu %9.1f MiB           %u threads each, any free port of 127.0.0.1\n",
+               (unsigned long long)c->rollout_workers, mib(p.rollout_bytes),
+               k2_budget_rollout_threads(c, &r->dims, (uint32_t)c->rollout_workers, (uint32_t)cores()));
+        printf("  proxy      1   %9.1f MiB at most   %s\n", mib(p.proxy_bytes), c->proxy_listen);
     }
-    printf("memory     %.2f GiB of %.2f GiB\n", gib(p.total_bytes), gib(p.machine_bytes));
+    printf("memory     %.1f MiB of %.1f MiB\n", mib(p.total_bytes), mib(p.machine_bytes));
     printf("data\n");
     if (c->data_task[0]) printf("  %-10s %s\n", "task", c->data_task);
     if (!pretrain) {

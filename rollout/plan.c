@@ -4,25 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/budget/budget.h"
+
 #define GIB 1073741824.0
-
-/* Multiplications of a full step that are worth one more thread: a few milliseconds of one core. With less, threads wait for
- * each other longer than they work; a model of the quickstart's size is six times slower with two threads at batch 1. */
-#define STEP_MULS_PER_THREAD 67108864.0
-
-/* Threads that the products of one token, times the rows of a full batch, can keep busy. */
-static uint64_t threads_worth(const k2_dims *dims, uint64_t rows)
-{
-    k2_model_layout *layout = k2_model_layout_new(dims);
-    double muls = 0;
-    for (size_t i = 0; i < layout->params_count; i++) {
-        const k2_param *p = &layout->params[i];
-        double share = p->expert < 0 ? 1.0 : (double)dims->num_experts_per_tok / (double)dims->n_routed_experts;
-        if (p->shape.rank == 2) muls += share * (double)p->count;
-    }
-    k2_model_layout_free(layout);
-    return (uint64_t)(muls * (double)rows / STEP_MULS_PER_THREAD) + 1;
-}
 
 k2_code k2i_plan_engine(const k2_config *config, const k2_dims *dims, uint32_t workers, uint32_t cores, k2i_engine_plan *out,
                         k2_error *err)
@@ -36,10 +20,8 @@ k2_code k2i_plan_engine(const k2_config *config, const k2_dims *dims, uint32_t w
         return k2_error_set(err, K2_BAD_INPUT, "rollout.repetition.max_period: found %llu, expected at least min_period, %llu",
                             (unsigned long long)config->rollout_repetition_max_period,
                             (unsigned long long)config->rollout_repetition_min_period);
-    uint64_t threads = config->rollout_threads;
-    if (threads == 0) threads = K2_MIN(K2_MAX(1u, cores / K2_MAX(1u, workers)), threads_worth(dims, config->rollout_batch_max));
     *out = (k2i_engine_plan){
-        .threads = (uint32_t)K2_MIN(threads, K2_TEAM_THREADS_MAX),
+        .threads = k2_budget_rollout_threads(config, dims, workers, cores),
         .compute = k2_compute_find(config->model_compute, false),
         .core = {.batch_max = (uint32_t)config->rollout_batch_max,
                  .prefill_chunk = (uint32_t)config->rollout_prefill_chunk,
@@ -56,18 +38,9 @@ k2_code k2i_plan_engine(const k2_config *config, const k2_dims *dims, uint32_t w
     return K2_OK;
 }
 
-static uint64_t segment_bytes(const k2_dims *dims)
-{
-    k2_model_layout *layout = k2_model_layout_new(dims);
-    /* Each tensor is aligned to 256 bytes and takes a line of about 400 in the manifest. */
-    uint64_t bytes = (uint64_t)layout->floats * sizeof(float) + (uint64_t)layout->params_count * (256 + 400) + 8192;
-    k2_model_layout_free(layout);
-    return bytes;
-}
-
 uint64_t k2i_plan_bytes(const k2i_engine_plan *plan, const k2_dims *dims, uint32_t models, bool segments)
 {
-    uint64_t each = (uint64_t)k2_model_bytes(dims, plan->compute) + (segments ? segment_bytes(dims) : 0);
+    uint64_t each = (uint64_t)k2_model_bytes(dims, plan->compute) + (segments ? k2_budget_segment(dims) : 0);
     return each * models + k2i_engine_bytes(plan, dims);
 }
 

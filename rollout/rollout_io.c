@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "common/budget/budget.h"
 #include "common/flight/flight.h"
 #include "common/net/net.h"
 #include "rollout/options_int.h"
@@ -312,13 +313,16 @@ static k2_code load_sizes(worker *w, k2_error *err)
     return code;
 }
 
+static uint32_t cores(void)
+{
+    return (uint32_t)K2_MAX(1L, sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 static k2_code build(worker *w, k2_error *err)
 {
     k2_code code = load_sizes(w, err);
     if (code != K2_OK) return code;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    code =
-        k2i_plan_engine(&w->config, &w->dims, (uint32_t)w->config.rollout_workers, (uint32_t)K2_MAX(1L, cores), &w->plan, err);
+    code = k2i_plan_engine(&w->config, &w->dims, (uint32_t)w->config.rollout_workers, cores(), &w->plan, err);
     if (code == K2_OK) code = k2i_plan_check(&w->plan, &w->dims, 2, true, k2i_memory_available(), err);
     if (code != K2_OK) return code;
     const k2_xfer_config xfer = {.transport = w->config.xfer_transport,
@@ -455,6 +459,7 @@ static void finish(worker *w)
     k2_xfer_segment_destroy(w->staged.segment);
     k2_xfer_segment_destroy(w->active.segment);
     k2_xfer_close(w->xfer);
+    if (w->engine) k2_log_memory(w->log, "rollout", k2_budget_rollout(&w->config, &w->dims, cores()).total);
     k2_tokenizer_close(w->tokenizer);
     k2_msg_free(&w->prepare);
     k2_log_close(w->log);

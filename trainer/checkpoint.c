@@ -148,7 +148,7 @@ k2_code k2i_checkpoint_peek(const char *dir, k2i_checkpoint *state, k2_error *er
 /* A piece at a time, whose pages are given back: what was written need not be in memory a second time. */
 static bool same_bytes(const k2_weights_file *f, const k2_weights_tensor *t, const float *data)
 {
-    const uint64_t piece = 16u << 20;
+    const uint64_t piece = K2_FILE_PIECE_BYTES;
     const char *stored = t->data, *held = (const char *)data;
     for (uint64_t at = 0; at < t->bytes; at += piece) {
         uint64_t n = K2_MIN(t->bytes - at, piece);
@@ -270,6 +270,7 @@ static k2_code optimizer_read(const char *path, const k2_weights_file *f, const 
             code = k2_error_set(err, K2_BAD_INPUT, "%s: %s: %s", path, s->slots[i].name, t ? "another shape" : "missing");
         else
             code = k2_weights_tensor_f32(t, s->slots[i].data, err);
+        if (t) k2_weights_file_forget(f, t->data, t->bytes);
     }
     return code;
 }

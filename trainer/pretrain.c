@@ -3,7 +3,10 @@
 
 #include <string.h>
 
+#include "common/budget/budget.h"
 #include "trainer/sampler_int.h"
+
+#define PAGES_AROUND_BYTES (64u << 10) /* that Linux maps when one is touched */
 
 struct k2i_pretrain {
     const k2_config *config;
@@ -14,6 +17,7 @@ struct k2i_pretrain {
     k2i_seq *seqs;       /* [batch] */
     uint32_t *lengths;   /* [batch] */
     k2i_micro *micros;   /* [batch] */
+    uint32_t reads;      /* documents since pages of the corpus were given back */
     int32_t *tokens;     /* [batch, sequence + 1] */
     float *logp;         /* [batch, sequence] */
 };
@@ -100,6 +104,15 @@ void k2i_pretrain_close(k2i_pretrain *p)
     k2_free(p);
 }
 
+/* A document read at a place of its own brings in pages around it: of three tables and of the tokens. Those of a corpus that is
+ * small stay. */
+static void pages_limit(k2i_pretrain *p)
+{
+    if (++p->reads < K2_BUDGET_CORPUS_BYTES / (4 * PAGES_AROUND_BYTES)) return;
+    p->reads = 0;
+    if (k2_idx_bytes(p->corpus) > K2_BUDGET_CORPUS_BYTES) k2_idx_forget(p->corpus);
+}
+
 static k2_code batch_read(k2i_pretrain *p, uint64_t step, uint64_t *predictions, k2_error *err)
 {
     int32_t *tokens = p->tokens;
@@ -109,6 +122,7 @@ static k2_code batch_read(k2i_pretrain *p, uint64_t step, uint64_t *predictions,
         const k2i_window *w = &p->windows[i];
         k2_code code = document_read(p->corpus, w->document, w->offset, w->tokens + 1, tokens, err);
         if (code != K2_OK) return code;
+        pages_limit(p);
         p->seqs[i] = (k2i_seq){.tokens = tokens, .rows = w->tokens, .at = *predictions};
         p->lengths[i] = w->tokens;
         tokens += w->tokens + 1;

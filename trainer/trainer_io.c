@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "common/flight/flight.h"
@@ -288,24 +287,13 @@ static k2_code arguments_read(int argc, char **argv, arguments *out, k2_error *e
     return K2_OK;
 }
 
-/* So that the plan can be held against what was. */
-static void log_memory(const trainer_io *io)
-{
-    const k2i_work *w = &io->work;
-    struct rusage usage;
-    if (!w->learner || getrusage(RUSAGE_SELF, &usage) != 0) return;
-    uint64_t planned =
-        K2_BUDGET_PROCESS_BYTES + (w->config.run_flight_kib << 10) + k2_budget_trainer(&w->config, &w->dims, w->ranks).total;
-    K2_LOG_INFO(io->log, "memory of the trainer: planned=%.1fMiB peak=%.1fMiB", (double)planned / (1 << 20),
-                (double)usage.ru_maxrss / 1024);
-}
-
 static void io_free(trainer_io *io)
 {
     k2_timer_stop(io->status);
     k2_net_worker_close(io->worker);
     k2_loop_free(io->loop);
-    if (io->work_open) log_memory(io);
+    const k2i_work *w = &io->work;
+    if (w->learner) k2_log_memory(io->log, "trainer", k2_budget_trainer(&w->config, &w->dims, w->rank, w->ranks).total);
     if (io->work_open) k2i_work_close(&io->work);
     k2_msg_free(&io->command);
     k2_log_close(io->log);

@@ -109,7 +109,7 @@ static k2_code dims_find(k2i_work *w, const char *source, k2_error *err)
 
 static k2_code memory_check(const k2i_work *w, k2_error *err)
 {
-    uint64_t needed = k2_budget_trainer(&w->config, &w->dims, w->ranks).total, machine = k2i_memory_machine();
+    uint64_t needed = k2_budget_trainer(&w->config, &w->dims, w->rank, w->ranks).total, machine = k2i_memory_machine();
     uint64_t all = needed * w->ranks; /* ranks of one machine share it */
     if (all <= machine) return K2_OK;
     return k2_error_set(
@@ -210,7 +210,7 @@ static void init_report(k2i_work *w, k2i_result *out)
     k2i_metrics_set(&out->metrics, "pretrain_step", (double)w->pretrain_step);
     k2i_metrics_set(&out->metrics, "params", params);
     k2i_metrics_set(&out->metrics, "active_params", params_active(layout, &w->dims));
-    k2i_metrics_set(&out->metrics, "memory_bytes", (double)k2_budget_trainer(&w->config, &w->dims, w->ranks).total);
+    k2i_metrics_set(&out->metrics, "memory_bytes", (double)k2_budget_trainer(&w->config, &w->dims, w->rank, w->ranks).total);
 }
 
 void k2i_work_init(k2i_work *w, const char *const *locators, uint32_t count, const char *source, uint64_t step, k2i_result *out)

@@ -17,11 +17,12 @@ static k2_code segment_publish(k2i_work *w, const k2i_slots *s, uint64_t version
     uint32_t chunk = (uint32_t)K2_MIN(w->config.xfer_chunk_bytes / 4096 * 4096, (uint64_t)K2_WEIGHTS_CHUNK_BYTES_MAX);
     k2_code code = k2_weights_manifest_plan(s->slots, s->count, version, chunk, &manifest, &out->error);
     if (code != K2_OK) return code;
+    k2_xfer_segment_destroy(w->published[1]); /* two versions ago: nobody is still to read it, and there are never three */
+    w->published[1] = NULL;
     uint64_t bytes = k2_weights_segment_plan(manifest, &header);
     code = k2_xfer_segment_create(w->xfer, bytes, &segment, &out->error);
     if (code == K2_OK) {
         k2_weights_segment_fill(manifest, s->slots, s->count, k2_xfer_segment_memory(segment), bytes);
-        k2_xfer_segment_destroy(w->published[1]); /* two versions ago: nobody is still to read it */
         w->published[1] = w->published[0];
         w->published[0] = segment;
         snprintf(out->locator, sizeof(out->locator), "%s", k2_xfer_segment_locator(segment));

@@ -91,6 +91,9 @@ _Noreturn void k2_assert_fail(const char *file, int line, const char *expr);
 /* Allocation that does not return NULL: out of memory ends the process with one clear line. Zeroed. A size of 0 gives a
  * unique pointer. Inside k2_hot_begin/k2_hot_end (per thread) any of these aborts: hot phases must not allocate. */
 void *k2_alloc(size_t bytes);
+/* First call of a process: what is large goes back to the kernel when it is freed, always. By default the heap learns from the first
+ * large block to keep such blocks, and what a process takes depends on the order in which blocks came. */
+void k2_memory_begin(void);
 void *k2_alloc_array(size_t count, size_t size);          /* overflow of count*size ends the process too */
 void *k2_realloc_array(void *old, size_t count, size_t size); /* new bytes are not zeroed */
 void *k2_alloc_aligned(size_t align, size_t bytes);       /* zeroed; align is a power of two >= 8; release with k2_free */
@@ -274,6 +277,19 @@ void k2_thread_begin(void);
 
 /* Whole file into *data (terminated by an uncounted 0 byte; k2_free it). Files above max_bytes are LIMIT. */
 k2_code k2_file_read(const char *path, size_t max_bytes, char **data, size_t *len, k2_error *err);
+/* Opens a regular file to read, and says how long it is. Anything else in its place is BAD_INPUT and is not waited for. */
+k2_code k2_file_open(const char *path, int *fd, uint64_t *bytes, k2_error *err);
+/* A whole regular file in memory, read only; an empty one has no bytes to point to. */
+typedef struct k2_mapping {
+    const void *bytes; /* NULL: nothing, and no harm to unmap */
+    uint64_t n;
+} k2_mapping;
+k2_code k2_file_map(const char *path, k2_mapping *out, k2_error *err);
+void k2_file_unmap(const k2_mapping *m);
+/* The pages of [at, at + n) that were read: the kernel may keep them, but they no longer count as this process's. What is asked for
+ * again is read again. */
+void k2_file_forget(const k2_mapping *m, const void *at, uint64_t n);
+#define K2_FILE_PIECE_BYTES (16u << 20) /* whoever goes through a whole file forgets after so many */
 /* The beginning of a file, at most n - 1 bytes, terminated; gives how many, 0 where it cannot be read. For /proc and its like, whose
  * files have no size. */
 size_t k2_file_peek(const char *path, char *out, size_t n);

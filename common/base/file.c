@@ -1,4 +1,4 @@
-/* Files: read whole, replace atomically, make and remove directories. */
+/* Files: open, read whole, map, replace atomically, make and remove directories. */
 #include "common/base/base.h"
 
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,46 +17,81 @@ bool k2_file_exists(const char *path)
     return stat(path, &st) == 0;
 }
 
-k2_code k2_file_read(const char *path, size_t max_bytes, char **data, size_t *len, k2_error *err)
+k2_code k2_file_open(const char *path, int *fd, uint64_t *bytes, k2_error *err)
 {
     k2_code code = K2_OK;
-    char *bytes = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe in its place must not make us wait */
-    if (fd < 0) return k2_error_errno(err, errno, "%s: cannot open", path);
     struct stat st;
-    if (fstat(fd, &st) != 0) {
+    int f = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe in its place must not make us wait */
+    if (f < 0) return k2_error_errno(err, errno, "%s: cannot open", path);
+    if (fstat(f, &st) != 0)
         code = k2_error_errno(err, errno, "%s: cannot stat", path);
-        goto close_fd;
-    }
-    if (!S_ISREG(st.st_mode)) {
+    else if (!S_ISREG(st.st_mode))
         code = k2_error_set(err, K2_BAD_INPUT, "%s: is not a regular file", path);
+    if (code != K2_OK) {
+        close(f);
+        return code;
+    }
+    *fd = f;
+    *bytes = (uint64_t)st.st_size;
+    return K2_OK;
+}
+
+k2_code k2_file_read(const char *path, size_t max_bytes, char **data, size_t *len, k2_error *err)
+{
+    int fd = -1;
+    uint64_t want = 0, got = 0;
+    k2_code code = k2_file_open(path, &fd, &want, err);
+    if (code != K2_OK) return code;
+    if (want > max_bytes) {
+        code =
+            k2_error_set(err, K2_LIMIT, "%s: %llu bytes, at most %zu are accepted", path, (unsigned long long)want, max_bytes);
         goto close_fd;
     }
-    if ((uint64_t)st.st_size > max_bytes) {
-        code = k2_error_set(err, K2_LIMIT, "%s: %lld bytes, at most %zu are accepted", path, (long long)st.st_size, max_bytes);
-        goto close_fd;
-    }
-    size_t want = (size_t)st.st_size, got = 0;
-    bytes = k2_alloc(want + 1);
+    char *bytes = k2_alloc(want + 1);
     while (got < want) {
         ssize_t n = read(fd, bytes + got, want - got);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
             code = k2_error_errno(err, errno, "%s: cannot read", path);
-            goto free_bytes;
+            k2_free(bytes);
+            goto close_fd;
         }
         if (n == 0) break;
-        got += (size_t)n;
+        got += (uint64_t)n;
     }
     bytes[got] = 0;
     *data = bytes;
     *len = got;
-    bytes = NULL;
-free_bytes:
-    k2_free(bytes);
 close_fd:
     close(fd);
     return code;
+}
+
+k2_code k2_file_map(const char *path, k2_mapping *out, k2_error *err)
+{
+    int fd = -1;
+    uint64_t n = 0;
+    k2_code code = k2_file_open(path, &fd, &n, err);
+    if (code != K2_OK) return code;
+    void *bytes = n > 0 ? mmap(NULL, n, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
+    if (bytes == MAP_FAILED)
+        code = k2_error_errno(err, errno, "%s: cannot map", path);
+    else
+        *out = (k2_mapping){.bytes = bytes, .n = n};
+    close(fd);
+    return code;
+}
+
+void k2_file_unmap(const k2_mapping *m)
+{
+    if (m->bytes) munmap((void *)(uintptr_t)m->bytes, m->n);
+}
+
+void k2_file_forget(const k2_mapping *m, const void *at, uint64_t n)
+{
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = (uintptr_t)at / page * page, end = ((uintptr_t)at + n) / page * page;
+    if (m->bytes && end > begin) madvise((void *)begin, end - begin, MADV_DONTNEED);
 }
 
 size_t k2_file_peek(const char *path, char *out, size_t n)

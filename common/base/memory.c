@@ -1,6 +1,7 @@
 /* Memory: allocation that cannot fail, arenas, pools. */
 #include "common/base/base.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,14 @@ void k2_hot_end(void)
 {
     K2_ASSERT(hot_depth > 0);
     hot_depth--;
+}
+
+#define MAPPED_BYTES (1 << 20)
+
+void k2_memory_begin(void)
+{
+    mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
+    mallopt(M_TRIM_THRESHOLD, 2 * MAPPED_BYTES);
 }
 
 static void *checked(void *p, size_t bytes)

@@ -121,6 +121,15 @@ typedef struct k2_idx k2_idx;
  */
 k2_code k2_idx_open(const char *prefix, k2_idx **out, k2_error *err);
 void k2_idx_close(k2_idx *x);
+/* Give back the pages that were read (k2_file_forget). What goes through a whole file here does so by itself. */
+void k2_idx_forget(const k2_idx *x);
+
+/* What a pair holds by its header and its files' lengths, nothing else of it being read or checked. */
+typedef struct k2_idx_sizes {
+    uint64_t documents, tokens, idx_bytes, bin_bytes;
+} k2_idx_sizes;
+/* errors   as k2_idx_open's, as far as the header goes */
+k2_code k2_idx_sizes_read(const char *prefix, k2_idx_sizes *out, k2_error *err);
 /* The check alone, for the bytes of an .idx and the size of its .bin. */
 k2_code k2_idx_check(const char *name, const void *idx, size_t idx_bytes, uint64_t bin_bytes, k2_error *err);
 
@@ -128,6 +137,7 @@ k2_idx_dtype k2_idx_dtype_of(const k2_idx *x);
 uint64_t k2_idx_sequences(const k2_idx *x);
 uint64_t k2_idx_documents(const k2_idx *x);
 uint64_t k2_idx_tokens(const k2_idx *x);                     /* of all sequences */
+uint64_t k2_idx_bytes(const k2_idx *x);                      /* of both files */
 uint32_t k2_idx_length(const k2_idx *x, uint64_t sequence);  /* tokens; asserts that it exists */
 /* Sequences [*first, *end) of a document; it may be empty. */
 void k2_idx_document(const k2_idx *x, uint64_t document, uint64_t *first, uint64_t *end);

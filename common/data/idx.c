@@ -5,22 +5,14 @@
 #include "idx_int.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct mapping {
-    const unsigned char *bytes; /* NULL for an empty file */
-    size_t n;
-} mapping;
-
 struct k2_idx {
-    mapping idx, bin;
+    k2_mapping idx, bin;
     k2_idx_dtype dtype;
     uint32_t token_bytes;
     uint64_t sequences, boundaries;
@@ -176,37 +168,6 @@ k2_code k2_idx_check(const char *name, const void *idx, size_t idx_bytes, uint64
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-static k2_code map_file(const char *path, mapping *out, k2_error *err)
-{
-    k2_code code = K2_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return k2_error_errno(err, errno, "%s: cannot open", path);
-    struct stat st;
-    if (fstat(fd, &st) != 0) {
-        code = k2_error_errno(err, errno, "%s: cannot stat", path);
-        goto close_fd;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        code = k2_error_set(err, K2_BAD_INPUT, "%s: is not a regular file", path);
-        goto close_fd;
-    }
-    *out = (mapping){.n = (size_t)st.st_size};
-    if (out->n == 0) goto close_fd;
-    void *bytes = mmap(NULL, out->n, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (bytes == MAP_FAILED)
-        code = k2_error_errno(err, errno, "%s: cannot map", path);
-    else
-        out->bytes = bytes;
-close_fd:
-    close(fd);
-    return code;
-}
-
-static void unmap(const mapping *m)
-{
-    if (m->bytes) munmap((void *)(uintptr_t)m->bytes, m->n);
-}
-
 static void bind(k2_idx *x)
 {
     const unsigned char *p = x->idx.bytes;
@@ -219,31 +180,84 @@ static void bind(k2_idx *x)
     x->documents = x->offsets + x->sequences * K2I_IDX_OFFSET_BYTES;
 }
 
+/* PREFIX.idx and PREFIX.bin. */
+typedef struct pair {
+    char idx[PATH_MAX], bin[PATH_MAX];
+} pair;
+
+static k2_code pair_name(const char *prefix, pair *out, k2_error *err)
+{
+    if (snprintf(out->idx, sizeof out->idx, "%s.idx", prefix) >= PATH_MAX ||
+        snprintf(out->bin, sizeof out->bin, "%s.bin", prefix) >= PATH_MAX)
+        return k2_error_set(err, K2_LIMIT, "%.200s: the path is too long", prefix);
+    return K2_OK;
+}
+
 k2_code k2_idx_open(const char *prefix, k2_idx **out, k2_error *err)
 {
-    char idx_path[PATH_MAX], bin_path[PATH_MAX];
-    if (snprintf(idx_path, sizeof idx_path, "%s.idx", prefix) >= PATH_MAX ||
-        snprintf(bin_path, sizeof bin_path, "%s.bin", prefix) >= PATH_MAX)
-        return k2_error_set(err, K2_LIMIT, "%.200s: the path is too long", prefix);
+    pair path;
+    k2_code code = pair_name(prefix, &path, err);
+    if (code != K2_OK) return code;
     k2_idx *x = k2_alloc(sizeof *x);
-    k2_code code = map_file(idx_path, &x->idx, err);
-    if (code == K2_OK) code = map_file(bin_path, &x->bin, err);
-    if (code == K2_OK) code = k2_idx_check(idx_path, x->idx.bytes, x->idx.n, x->bin.n, err);
+    code = k2_file_map(path.idx, &x->idx, err);
+    if (code == K2_OK) code = k2_file_map(path.bin, &x->bin, err);
+    if (code == K2_OK) code = k2_idx_check(path.idx, x->idx.bytes, x->idx.n, x->bin.n, err);
     if (code != K2_OK) {
         k2_idx_close(x);
         return code;
     }
     bind(x);
+    k2_idx_forget(x);
     *out = x;
     return K2_OK;
+}
+
+static k2_code sizes_read(const char *idx_path, int idx, uint64_t idx_bytes, uint64_t bin_bytes, k2_idx_sizes *out,
+                          k2_error *err)
+{
+    unsigned char head[K2I_IDX_HEADER_BYTES];
+    ssize_t n = pread(idx, head, sizeof head, 0);
+    if (n < 0) return k2_error_errno(err, errno, "%s: cannot read", idx_path);
+    k2_code code = header_check(idx_path, head, (size_t)n, err);
+    if (code == K2_OK) code = counts_check(idx_path, head, idx_bytes, err);
+    if (code != K2_OK) return code;
+    uint64_t boundaries = k2_load_u64le(head + K2I_IDX_AT_BOUNDARIES);
+    *out = (k2_idx_sizes){.documents = boundaries > 0 ? boundaries - 1 : 0,
+                          .tokens = bin_bytes / k2i_idx_dtype_bytes(head[K2I_IDX_AT_DTYPE]),
+                          .idx_bytes = idx_bytes,
+                          .bin_bytes = bin_bytes};
+    return K2_OK;
+}
+
+k2_code k2_idx_sizes_read(const char *prefix, k2_idx_sizes *out, k2_error *err)
+{
+    pair path;
+    int idx = -1, bin = -1;
+    uint64_t idx_bytes = 0, bin_bytes = 0;
+    k2_code code = pair_name(prefix, &path, err);
+    if (code == K2_OK) code = k2_file_open(path.idx, &idx, &idx_bytes, err);
+    if (code != K2_OK) return code;
+    code = k2_file_open(path.bin, &bin, &bin_bytes, err);
+    if (code == K2_OK) {
+        code = sizes_read(path.idx, idx, idx_bytes, bin_bytes, out, err);
+        close(bin);
+    }
+    close(idx);
+    return code;
 }
 
 void k2_idx_close(k2_idx *x)
 {
     if (!x) return;
-    unmap(&x->idx);
-    unmap(&x->bin);
+    k2_file_unmap(&x->idx);
+    k2_file_unmap(&x->bin);
     k2_free(x);
+}
+
+void k2_idx_forget(const k2_idx *x)
+{
+    k2_file_forget(&x->idx, x->idx.bytes, x->idx.n);
+    k2_file_forget(&x->bin, x->bin.bytes, x->bin.n);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -266,6 +280,11 @@ uint64_t k2_idx_documents(const k2_idx *x)
 uint64_t k2_idx_tokens(const k2_idx *x)
 {
     return x->bin.n / x->token_bytes;
+}
+
+uint64_t k2_idx_bytes(const k2_idx *x)
+{
+    return x->idx.n + x->bin.n;
 }
 
 uint32_t k2_idx_length(const k2_idx *x, uint64_t sequence)
@@ -300,7 +319,7 @@ k2_code k2_idx_read(const k2_idx *x, uint64_t sequence, uint32_t first, uint32_t
 
 k2_code k2_idx_check_vocab(const k2_idx *x, uint32_t vocab, k2_error *err)
 {
-    const unsigned char *at = x->bin.bytes;
+    const unsigned char *at = x->bin.bytes, *kept = at;
     for (uint64_t s = 0; s < x->sequences; s++) {
         const uint32_t length = k2_idx_length(x, s);
         for (uint32_t i = 0; i < length; i++, at += x->token_bytes) {
@@ -309,14 +328,28 @@ k2_code k2_idx_check_vocab(const k2_idx *x, uint32_t vocab, k2_error *err)
                 return k2_error_set(err, K2_BAD_INPUT, "sequence %" PRIu64 ", token %u: id %" PRIi64 " is not in 0..%u", s, i,
                                     token, vocab - 1);
         }
+        if (at - kept < (ptrdiff_t)K2_FILE_PIECE_BYTES) continue;
+        k2_file_forget(&x->bin, kept, (uint64_t)(at - kept));
+        kept = at;
     }
+    k2_idx_forget(x);
     return K2_OK;
+}
+
+static void digest_update(k2_digest_stream *s, const k2_mapping *m)
+{
+    for (uint64_t at = 0; at < m->n; at += K2_FILE_PIECE_BYTES) {
+        const char *piece = (const char *)m->bytes + at;
+        const uint64_t n = K2_MIN(m->n - at, (uint64_t)K2_FILE_PIECE_BYTES);
+        k2_digest_update(s, piece, n);
+        k2_file_forget(m, piece, n);
+    }
 }
 
 k2_digest k2_idx_fingerprint(const k2_idx *x)
 {
     k2_digest_stream *s = k2_digest_begin();
-    k2_digest_update(s, x->idx.bytes, x->idx.n);
-    if (x->bin.n) k2_digest_update(s, x->bin.bytes, x->bin.n);
+    digest_update(s, &x->idx);
+    digest_update(s, &x->bin);
     return k2_digest_end(s);
 }

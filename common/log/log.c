@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -191,4 +192,12 @@ void k2_log_tail_fd(k2_log *log, int fd)
         const char *line = log->ring[i % K2_LOG_RING_MAX];
         if (write(fd, line, strnlen(line, K2_LOG_LINE_MAX)) < 0) return;
     }
+}
+
+void k2_log_memory(k2_log *log, const char *role, uint64_t planned_bytes)
+{
+    struct rusage usage;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return;
+    K2_LOG_INFO(log, "memory of the %s: planned=%.1fMiB peak=%.1fMiB", role, (double)planned_bytes / (1 << 20),
+                (double)usage.ru_maxrss / 1024);
 }

@@ -60,4 +60,7 @@ void k2_log_tail(k2_log *log, k2_buf *out);
 /* The same straight to a file descriptor, callable from a signal handler: takes no lock, so a line may be torn. */
 void k2_log_tail_fd(k2_log *log, int fd);
 
+/* The peak of this process's resident set beside what was planned, in one line: called last, so that plans can be held against it. */
+void k2_log_memory(k2_log *log, const char *role, uint64_t planned_bytes);
+
 #endif

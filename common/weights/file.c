@@ -9,14 +9,11 @@
 #include "write_int.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors is little-endian, and tensors are read in place");
@@ -24,8 +21,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "safetensors is little
 #define PREFIX_BYTES 8u
 
 struct k2_weights_file {
-    void *mapped; /* NULL: the bytes are the caller's */
-    size_t mapped_bytes;
+    k2_mapping mapped;                 /* nothing: the bytes are the caller's */
     char *names;                       /* of all tensors, one behind the other */
     k2_weights_tensor *tensors;        /* in the order of their data */
     const k2_weights_tensor **by_name; /* sorted */
@@ -234,42 +230,18 @@ k2_code k2_weights_file_parse(const char *name, const void *bytes, size_t n, k2_
     return K2_OK;
 }
 
-/* Map a regular file that is not empty. */
-static k2_code map_file(const char *path, void **bytes, size_t *n, k2_error *err)
-{
-    k2_code code = K2_OK;
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe must not make us wait */
-    if (fd < 0) return k2_error_errno(err, errno, "%s: cannot open", path);
-    if (fstat(fd, &st) != 0)
-        code = k2_error_errno(err, errno, "%s: cannot stat", path);
-    else if (!S_ISREG(st.st_mode))
-        code = k2_error_set(err, K2_BAD_INPUT, "%s: is not a regular file", path);
-    else if (st.st_size == 0)
-        code = k2_error_set(err, K2_BAD_INPUT, "%s: is empty", path);
-    if (code != K2_OK) goto close_fd;
-    *n = (size_t)st.st_size;
-    *bytes = mmap(NULL, *n, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (*bytes == MAP_FAILED) code = k2_error_errno(err, errno, "%s: cannot map", path);
-close_fd:
-    close(fd);
-    return code;
-}
-
 k2_code k2_weights_file_open(const char *path, k2_weights_file **out, k2_error *err)
 {
-    void *bytes = NULL;
-    size_t n = 0;
+    k2_mapping mapped = {0};
     k2_weights_file *f = NULL;
-    k2_code code = map_file(path, &bytes, &n, err);
-    if (code != K2_OK) return code;
-    code = k2_weights_file_parse(path, bytes, n, &f, err);
+    k2_code code = k2_file_map(path, &mapped, err);
+    if (code == K2_OK && mapped.n == 0) code = k2_error_set(err, K2_BAD_INPUT, "%s: is empty", path);
+    if (code == K2_OK) code = k2_weights_file_parse(path, mapped.bytes, mapped.n, &f, err);
     if (code != K2_OK) {
-        munmap(bytes, n);
+        k2_file_unmap(&mapped);
         return code;
     }
-    f->mapped = bytes;
-    f->mapped_bytes = n;
+    f->mapped = mapped;
     *out = f;
     return K2_OK;
 }
@@ -277,7 +249,7 @@ k2_code k2_weights_file_open(const char *path, k2_weights_file **out, k2_error *
 void k2_weights_file_close(k2_weights_file *f)
 {
     if (!f) return;
-    if (f->mapped) munmap(f->mapped, f->mapped_bytes);
+    k2_file_unmap(&f->mapped);
     k2_free(f->names);
     k2_free(f->tensors);
     k2_free(f->by_name);
@@ -312,7 +284,7 @@ bool k2_weights_file_digest(const k2_weights_file *f, k2_digest *out)
 
 k2_code k2_weights_file_verify(const k2_weights_file *f, k2_error *err)
 {
-    const uint64_t piece = 16u << 20;
+    const uint64_t piece = K2_FILE_PIECE_BYTES;
     if (!f->has_digest) return K2_OK;
     k2_digest_stream *s = k2_digest_begin();
     for (uint64_t at = 0; at < f->data_bytes; at += piece) {
@@ -328,9 +300,7 @@ k2_code k2_weights_file_verify(const k2_weights_file *f, k2_error *err)
 
 void k2_weights_file_forget(const k2_weights_file *f, const void *bytes, uint64_t n)
 {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t begin = (uintptr_t)bytes / page * page, end = ((uintptr_t)bytes + n) / page * page;
-    if (f->mapped && end > begin) madvise((void *)begin, end - begin, MADV_DONTNEED); /* read again if asked again */
+    k2_file_forget(&f->mapped, bytes, n);
 }
 
 k2_code k2i_loadable(const k2_weights_tensor *t, k2_error *err)

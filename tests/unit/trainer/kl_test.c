@@ -82,10 +82,10 @@ static void test_configuration(void **state)
     assert_true(kl.place == K2I_KL_IN_REWARD && kl.kind == K2I_KL_K1);
     k2_dims dims = tiny_dims();
     k2_model_layout *l = k2_model_layout_new(&dims);
-    k2_budget with = k2_budget_trainer(&c, &dims, 1);
+    k2_budget with = k2_budget_trainer(&c, &dims, 0, 1);
     snprintf(c.mode, sizeof(c.mode), "pretrain");
     assert_int_equal(k2i_kl_of(&c).place, K2I_KL_OFF);
-    assert_int_equal(k2_budget_trainer(&c, &dims, 1).reference, 0);
+    assert_int_equal(k2_budget_trainer(&c, &dims, 0, 1).reference, 0);
     assert_int_equal(with.reference, l->floats * sizeof(float));
     k2_model_layout_free(l);
 }
