@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define JOB_ROWS 128u /* rows of dW, or columns of a gain, in one task: fewer would round and pair the right side too often in bf16 */
+#define JOB_ROWS 128u /* rows of dW, or columns of a gain, in one task: with fewer bf16 would pair the right side too often */
 
 k2i_job *k2i_job_weight(k2i_jobs *jobs, float *dw, size_t n, size_t k, size_t rows, const float *dy, size_t ldy, const float *x,
                         size_t ldx)
