@@ -322,7 +322,7 @@ static void pair_b(const k2_gemm *g, size_t n0, size_t cols, size_t k0, size_t k
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-/* mr rows of C over panels [0, np) of a block that is `cols` columns wide, in tiles as wide as mr allows. */
+/* mr rows of C over np panels of a block that is `cols` columns wide, in tiles as wide as mr allows. */
 static void pair_row_tiles(const pair_args *proto, bool a_trans, size_t mr, size_t from, size_t np, size_t cols)
 {
     pair_args t = *proto;
