@@ -48,6 +48,15 @@ k2_code k2i_chat_render(const k2_tokenizer *t, const k2_openai_request *r, k2_to
     return code;
 }
 
+/* The error begins with the place: "tools: ..." */
+static void refuse_chat(const k2_error *err, k2_openai_error *e)
+{
+    char place[64];
+    const size_t n = strcspn(err->text, ": ");
+    snprintf(place, sizeof place, "%.*s", (int)K2_MIN(n, sizeof place - 1), err->text);
+    k2_openai_error_set(e, 400, NULL, err->text[n] == ':' ? place : "messages", "%s", err->text);
+}
+
 static bool take_prompt(const k2i_server *s, const k2_openai_request *r, k2_tokens *out, k2_openai_error *e)
 {
     const k2_tokenizer *t = s->served.tokenizer;
@@ -57,7 +66,7 @@ static bool take_prompt(const k2i_server *s, const k2_openai_request *r, k2_toke
     if (r->chat) {
         k2_code code = k2i_chat_render(t, r, out, &err);
         if (code == K2_BAD_INPUT || code == K2_UNSUPPORTED) {
-            k2_openai_error_set(e, 400, NULL, param, "%s", err.text);
+            refuse_chat(&err, e);
             return false;
         }
         ok = code == K2_OK;

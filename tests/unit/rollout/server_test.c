@@ -182,7 +182,13 @@ static void test_bad_requests(void **state)
         {"POST", "/v1/completions", "{\"prompt\":[1],\"k2\":{\"position\":2}}", 400, "\"param\":\"k2.position\""},
         {"POST", "/v1/completions", "{\"prompt\":[1],\"k2\":{\"digest\":\"00000000000000010000000000000003\"}}", 409,
          "active weights"},
-        {"POST", "/v1/chat/completions", "{\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]}", 400, "messages"},
+        {"POST", "/v1/chat/completions", "{\"messages\":[{\"role\":\"tool\",\"content\":\"a\",\"tool_call_id\":\"x\"}]}", 400,
+         "\"param\":\"messages[0].role\""},
+        {"POST", "/v1/chat/completions",
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}"
+         "}]}",
+         400,
+         "\"message\":\"tools: the chat layout \\\"byte\\\" has none\",\"type\":\"invalid_request_error\",\"param\":\"tools\""},
         {"POST", "/k2/score", "{\"items\":[{}]}", 400, "items[0].trajectory"},
         {"POST", "/k2/score", "{\"items\":[{\"trajectory\":1,\"text\":\"4\\u0000x\",\"answer\":\"4\"}]}", 400, "U+0000"},
     };
