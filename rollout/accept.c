@@ -144,7 +144,6 @@ static void fill_generation(k2i_generation *g, const k2_openai_request *r)
     g->stream = r->stream;
     g->usage = r->include_usage;
     g->logprobs = r->logprobs;
-    g->bare = r->k2.has_trajectory;
     g->tokens_as_ids = r->tokens_as_ids;
     g->echo = r->echo;
     g->include_stop = r->include_stop;

@@ -7,11 +7,17 @@
 
 /* ---- life ------------------------------------------------------------------------------------------------------------ */
 
+/* Log-probabilities without their tokens' texts: those who give a trajectory read ids. */
+static bool is_bare(const k2_openai_request *r)
+{
+    return r->k2.has_trajectory;
+}
+
 /* Whether it must find out what its prompt is worth: one of the choices for "prompt_logprobs", each where the answers begin
  * with the prompt. */
 static bool scores_prompt(const k2i_choice *c, const k2_openai_request *r)
 {
-    return (r->has_prompt_logprobs && c->index == 0) || (r->echo && r->logprobs);
+    return (r->has_prompt_logprobs && c->index == 0) || (r->echo && r->logprobs && !is_bare(r));
 }
 
 static void choice_init(k2i_choice *c, const k2_openai_request *r, const k2_tokens *prompt, uint32_t new_max)
@@ -23,12 +29,12 @@ static void choice_init(k2i_choice *c, const k2_openai_request *r, const k2_toke
     q->tokens = k2_alloc_array(len + new_max, sizeof *q->tokens);
     memcpy(q->tokens, prompt->ids, len * sizeof *q->tokens);
     q->logps = k2_alloc_array(new_max + (size_t)1, sizeof *q->logps);
-    q->top_count = r->top_logprobs;
+    q->top_count = is_bare(r) ? 0 : r->top_logprobs; /* what is not told is not looked for */
     q->tops = k2_alloc_array((size_t)new_max * q->top_count + 1, sizeof *q->tops);
     k2_buf_init(&c->text, K2I_TEXT_MAX);
     k2i_calls_init(&c->calls);
     if (!scores_prompt(c, r)) return;
-    q->prompt_top_count = K2_MAX(r->has_prompt_logprobs ? r->prompt_logprobs : 0, r->echo ? r->top_logprobs : 0);
+    q->prompt_top_count = K2_MAX(r->has_prompt_logprobs ? r->prompt_logprobs : 0, r->echo ? q->top_count : 0);
     q->prompt_logps = k2_alloc_array(len, sizeof *q->prompt_logps);
     q->prompt_ranks = k2_alloc_array(len, sizeof *q->prompt_ranks);
     q->prompt_tops = k2_alloc_array(len * q->prompt_top_count + 1, sizeof *q->prompt_tops);
@@ -53,6 +59,7 @@ k2i_generation *k2i_generation_new(k2i_server *s, const k2_openai_request *r, co
     k2i_generation *g = k2_alloc(sizeof *g);
     g->s = s;
     g->count = r->n;
+    g->bare = is_bare(r);
     g->choices = k2_alloc_array(g->count, sizeof *g->choices);
     for (uint32_t i = 0; i < g->count; i++) {
         k2i_choice *c = &g->choices[i];

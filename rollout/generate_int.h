@@ -52,7 +52,7 @@ struct k2i_generation {
     k2i_choice *choices;
     uint32_t count, running; /* choices; of these, jobs that the engine still holds */
     bool chat, stream, usage, logprobs, echo, include_stop, prompt_logprobs;
-    bool bare; /* log-probabilities without their tokens' texts: those who give a trajectory read ids */
+    bool bare; /* only numbers are told of tokens */
     bool tokens_as_ids;
     bool calls; /* calls of tools are looked for */
     bool ignore_eos;
