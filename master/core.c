@@ -305,7 +305,7 @@ static bool short_batch(k2m_core *m)
     if (*stops)
         k2m_fail(m, K2_LIMIT, "%s%s", text, stops);
     else
-        k2m_log(m, K2_LOG_WARN, "%s", text);
+        k2m_log(m, K2_LOG_INFO, "%s", text);
     return !*stops;
 }
 
