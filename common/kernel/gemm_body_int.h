@@ -201,8 +201,20 @@ static void block_raw(const k2_gemm *g, tile_args t, size_t k0)
     }
 }
 
+#define K2I_ROWS_BLOCK 256 /* rows of A, 256 KiB of a block, that stay in the second-level cache while the strips of B pass by */
+
 static void fast_gemm(const k2_gemm *g)
 {
+    if (g->m > K2I_ROWS_BLOCK && g->b_form == K2_B_PACKED) {
+        k2_gemm part = *g;
+        for (size_t m = 0; m < g->m; m += part.m) {
+            part.m = K2_MIN((size_t)K2I_ROWS_BLOCK, g->m - m);
+            part.a = g->a + (g->a_trans ? m : m * g->lda);
+            part.c = g->c + m * g->ldc;
+            fast_gemm(&part);
+        }
+        return;
+    }
     if (g->m == 0 || g->n == 0) return;
     if (g->k == 0) {
         for (size_t m = 0; !g->accumulate && m < g->m; m++) memset(g->c + m * g->ldc, 0, g->n * sizeof(float));

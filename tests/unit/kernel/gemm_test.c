@@ -43,9 +43,10 @@ static void check_one(size_t m, size_t n, size_t k, k2_gemm_b form, bool a_trans
 static void all_shapes(void **state)
 {
     (void)state;
-    static const size_t shapes[][3] = {{1, 1, 1},    {1, 16, 4},  {2, 17, 3},   {3, 31, 33}, {4, 48, 16}, {5, 49, 7},
-                                       {6, 100, 20}, {7, 5, 64},  {8, 33, 257}, {9, 64, 40}, {1, 130, 9}, {17, 70, 300},
-                                       {13, 15, 1},  {2, 97, 11}, {3, 80, 2},   {0, 16, 4},  {4, 0, 3},   {3, 20, 0}};
+    static const size_t shapes[][3] = {{1, 1, 1},   {1, 16, 4},    {2, 17, 3},  {3, 31, 33},  {4, 48, 16},
+                                       {5, 49, 7},  {6, 100, 20},  {7, 5, 64},  {8, 33, 257}, {9, 64, 40},
+                                       {1, 130, 9}, {17, 70, 300}, {13, 15, 1}, {261, 33, 5}, {2, 97, 11},
+                                       {3, 80, 2},  {0, 16, 4},    {4, 0, 3},   {3, 20, 0}};
     for (size_t i = 0; i < K2_COUNT(shapes); i++) {
         for (int form = K2_B_PACKED; form <= K2_B_NK; form++) {
             for (int flags = 0; flags < 4; flags++) {
