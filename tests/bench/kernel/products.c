@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "common/kernel/kernel.h"
 
@@ -30,8 +29,7 @@ static void part(void *arg, size_t task, uint32_t member)
 
 static double seconds_ours(product *p)
 {
-    /* The rivals' helpers look for work in a loop for tens of milliseconds after their turn, on the core that ours needs. */
-    if (p->threads > 1) nanosleep(&(struct timespec){.tv_nsec = 40000000}, NULL);
+    if (p->threads > 1) bench_rivals_rest();
     k2_kern_team_begin(p->team);
     k2_kern_team_run(p->team, p->threads, part, p);
     double start = bench_seconds(p->threads);
