@@ -1,6 +1,6 @@
 /* peer_ours - our engine and trainer as one side of a comparison, one command a line on stdin, one line of answer each.
  *
- *     peer_ours CONFIG THREADS
+ *     peer_ours CONFIG THREADS [f32 | bf16]
  *
  *     save DIR                     write the model's weights          ok
  *     train TOKENS LENGTH LR       one step: forward, backward, AdamW  SECONDS CPU LOSS
@@ -106,13 +106,14 @@ static bool command(side *s, char *line)
 int main(int argc, char **argv)
 {
     char line[4096];
-    side s = {.threads = argc == 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0};
+    side s = {.threads = argc == 3 || argc == 4 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0};
     if (s.threads < 1 || s.threads > K2_TEAM_THREADS_MAX) {
-        fprintf(stderr, "usage: peer_ours CONFIG THREADS\n");
+        fprintf(stderr, "usage: peer_ours CONFIG THREADS [f32 | bf16]\n");
         return 2;
     }
     k2_dims dims = model_dims(argv[1]);
-    s.model = k2_model_new(&dims, K2_COMPUTE_F32, s.threads, NULL);
+    k2_compute compute = argc == 4 && strcmp(argv[3], "bf16") == 0 ? K2_COMPUTE_BF16 : K2_COMPUTE_F32;
+    s.model = k2_model_new(&dims, compute, s.threads, NULL);
     k2_model_init(s.model, 1, 0);
     while (fgets(line, sizeof(line), stdin)) {
         if (!command(&s, line)) return 1;

@@ -3,13 +3,17 @@
 
 usage: peers.py PEER_OURS CONFIG [THREADS...]      (default: 2)
 
-Lines are name,value,unit,ratio,against: our tokens a second, and the median of (their seconds / ours), so above 1 we are faster. Names that end in
-_cpu are of processor time, all threads together: they stand on a busy machine too, but count the time that a side spends waiting in a loop.
+Lines are name,value,unit,ratio,against: our tokens a second, and the median of (their seconds / ours), so above 1 we are faster.
+  generate_B_tT    B prompts of 32 tokens and 32 new tokens each, greedy, T threads; new tokens by the time of all
+  train_SxL_tT     one step on S sequences of L tokens
+  ..._bf16         ours computes in bf16, else in f32
+  ..._cpu          of processor time, all threads together: it stands on a busy machine too, but counts the time that a side spends waiting in a loop
+  against          the program, the type of its weights, and the way it runs where it has several
 A peer that is not there has a line "absent: reason".
 
 PyTorch: DeepseekV3ForCausalLM of transformers, with the faster of its ways to run experts, and AdamW fused.
-vLLM: K2_VLLM_PYTHON names an interpreter that imports it.
-llama.cpp: K2_NODE_MODULES names a folder with node-llama-cpp; its type is f32 as ours, and f16 for comparison.
+vLLM: K2_VLLM_PYTHON names an interpreter that imports it; it runs in the way that takes least processor time for a token.
+llama.cpp: K2_NODE_MODULES names a folder with node-llama-cpp; weights in f32 as ours, and in f16, its usual type.
 """
 import json
 import os
@@ -31,6 +35,7 @@ SEQUENCES, LENGTH = 16, 128
 PROMPT, NEW = 32, 32
 BATCHES = (1, 8, 64)
 LEARNING_RATE = 1e-5
+ways = {}  # how a peer runs
 
 
 def row(name, value, unit, ratio, against):
@@ -121,7 +126,7 @@ def torch_generate(torch, model, threads, vocab, ours):
             mine.ids = [int(t) for t in answer[2:]]
             return float(answer[0]), float(answer[1])
 
-        compare(f"generate_{batch}_t{threads}", batch * NEW, "pytorch", mine, theirs)
+        compare(f"generate_{batch}_t{threads}", batch * NEW, f"pytorch f32 ({ways['pytorch']} experts)", mine, theirs)
         agreement(f"pytorch, batch {batch}", mine.ids, out)
 
 
@@ -145,13 +150,14 @@ def torch_train(torch, model, threads, vocab, ours):
         losses[0].append(loss)
         return wall, cpu
 
-    compare(f"train_{SEQUENCES}x{LENGTH}_t{threads}", tokens, "pytorch", mine, theirs)
+    compare(f"train_{SEQUENCES}x{LENGTH}_t{threads}", tokens, f"pytorch f32 ({ways['pytorch']} experts)", mine, theirs)
     difference = max(abs(a - b) for a, b in zip(*losses))
     say(f"pytorch: losses of {len(losses[0])} steps differ by at most {difference:.1e}")
 
 
 def fastest_experts(torch, model, vocab):
     """transformers can run experts one by one or as one grouped product."""
+    ways["pytorch"] = "eager"
     if not hasattr(model, "set_experts_implementation"):
         return
     ids = torch.tensor(prompts(vocab, 16))
@@ -166,6 +172,7 @@ def fastest_experts(torch, model, vocab):
     model.zero_grad()
     best = min(seconds, key=seconds.get)
     model.set_experts_implementation(best)
+    ways["pytorch"] = best
     say(f"pytorch runs experts as {best}")
 
 
@@ -188,7 +195,7 @@ def peer_torch(directory, threads, ours):
 # ---- llama.cpp
 
 
-def peer_llama(directory, threads, ours):
+def peer_llama(directory, threads, ours, ours_bf16):
     modules = os.environ.get("K2_NODE_MODULES", "")
     node = shutil.which("node")
     name = f"llama_t{threads}"
@@ -217,13 +224,48 @@ def peer_llama(directory, threads, ours):
             last[who] = [int(t) for t in answer[2:]]
             return float(answer[0]), float(answer[1])
 
-        compare(f"generate_1_t{threads}_{kind}", NEW, f"llama.cpp {kind}", lambda: run("ours", ours, f"generate 1 {PROMPT} {NEW}"),
-                lambda: run("theirs", theirs, f"generate {ids} {NEW}"))
-        agreement(f"llama.cpp {kind}", last["ours"], last["theirs"])
+        for mine, suffix in ((ours, ""), (ours_bf16, "_bf16")) if kind == "f16" else ((ours, ""),):
+            compare(f"generate_1_t{threads}{suffix}", NEW, f"llama.cpp {kind}", lambda: run("ours", mine, f"generate 1 {PROMPT} {NEW}"),
+                    lambda: run("theirs", theirs, f"generate {ids} {NEW}"))
+            agreement(f"llama.cpp {kind}{suffix and ', ours in bf16'}", last["ours"], last["theirs"])
         theirs.close()
 
 
 # ---- vLLM
+
+
+VLLM_WAYS = ("compiled", "eager", "eager, torch operators")  # vllm_side.py says what they are
+vllm_best = []  # the fastest of them, once it is known
+
+
+def vllm_start(directory, threads, way):
+    cache = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "vllm_cache")
+    theirs = Process(os.environ["K2_VLLM_PYTHON"], os.path.join(HERE, "vllm_side.py"), directory, str(threads), way, cache)
+    theirs.line()
+    return theirs
+
+
+def vllm_fastest(directory, threads):
+    """Its processor time for a batch of each size, by way; the fastest stays on. Of a later number of threads only that one is started."""
+    seconds, running, failed = {}, {}, ""
+    for way in vllm_best or VLLM_WAYS:
+        try:
+            running[way] = vllm_start(directory, threads, way)
+            runs = [[float(running[way].ask(f"generate {batch} {PROMPT} {NEW}")[1]) for _ in range(3)] for batch in BATCHES]
+            seconds[way] = sum(min(r[1:]) / batch for r, batch in zip(runs, BATCHES))
+            say(f"vllm, {way}: " + ", ".join(f"{min(r[1:]):.3f} s at batch {batch}" for r, batch in zip(runs, BATCHES)) + " of processor time")
+        except RuntimeError as error:
+            failed = str(error)
+            say(f"vllm, {way}: does not run this model: {error}")
+            running.pop(way, None)
+    if not seconds:
+        raise RuntimeError(failed)
+    best = min(seconds, key=seconds.get)
+    for way, process in running.items():
+        if way != best:
+            process.close()
+    vllm_best[:] = [best]
+    return best, running[best]
 
 
 def peer_vllm(directory, threads, ours):
@@ -231,12 +273,6 @@ def peer_vllm(directory, threads, ours):
     name = f"vllm_t{threads}"
     if not python or subprocess.run([python, "-c", "import vllm"], capture_output=True, check=False).returncode != 0:
         row(name, "", "", "", "absent: K2_VLLM_PYTHON names no interpreter that imports vllm")
-        return
-    try:
-        theirs = Process(python, os.path.join(HERE, "vllm_side.py"), directory, str(threads))
-        theirs.line()
-    except RuntimeError as error:
-        row(name, "", "", "", f"absent: it does not run this model: {error}")
         return
     last = {}
 
@@ -246,14 +282,15 @@ def peer_vllm(directory, threads, ours):
         return float(answer[0]), float(answer[1])
 
     try:
+        way, theirs = vllm_fastest(directory, threads)
         for batch in BATCHES:
             text = f"generate {batch} {PROMPT} {NEW}"
-            compare(f"generate_{batch}_t{threads}", batch * NEW, "vllm", lambda: run("ours", ours, text),
+            compare(f"generate_{batch}_t{threads}", batch * NEW, f"vllm f32 ({way.replace(',', ' with')})", lambda: run("ours", ours, text),
                     lambda: run("theirs", theirs, text))
             agreement(f"vllm, batch {batch}", last["ours"], last["theirs"])
+        theirs.close()
     except RuntimeError as error:
         row(name, "", "", "", f"absent: it does not run this model: {error}")
-    theirs.close()
 
 
 def main():
@@ -263,12 +300,13 @@ def main():
     for threads in [int(t) for t in sys.argv[3:]] or [2]:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         with tempfile.TemporaryDirectory(prefix="k2_peers_") as directory:
-            ours = Process(sys.argv[1], sys.argv[2], str(threads))
+            ours, ours_bf16 = (Process(sys.argv[1], sys.argv[2], str(threads), compute) for compute in ("f32", "bf16"))
             ours.ask(f"save {directory}")
             peer_vllm(directory, threads, ours)
-            peer_llama(directory, threads, ours)
+            peer_llama(directory, threads, ours, ours_bf16)
             peer_torch(directory, threads, ours)
             ours.close()
+            ours_bf16.close()
 
 
 if __name__ == "__main__":
