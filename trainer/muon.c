@@ -19,10 +19,11 @@ typedef struct matrix {
 
 struct k2i_muon {
     uint64_t begin, end;
-    matrix *matrices; /* in order of place */
+    matrix *matrices; /* large ones first, each kind in order of place */
     size_t count;
+    size_t large;     /* of them: the first so many are computed by all threads together, the others by one thread each */
     float *direction; /* [end - begin] O of the shard */
-    float *scratch;   /* [threads, stride]; a whole O, then k2i_muon_scratch of it */
+    float *scratch;   /* of one large matrix, or [threads, stride] of small ones: a whole O, then k2i_muon_scratch of it */
     uint64_t stride;
     k2_team *team;
     const float *whole; /* while the team works */
@@ -30,29 +31,27 @@ struct k2i_muon {
 
 /* ---- birth and death ---- */
 
-static uint64_t stride_of(const k2_model_layout *layout)
+/* Adds those of one kind that touch the shard. */
+static void matrices_add(k2i_muon *m, const k2_model_layout *layout, bool large)
 {
-    uint64_t most = 0;
     for (size_t i = 0; i < layout->params_count; i++) {
         const k2_param *p = &layout->params[i];
-        if (p->kind == K2_KIND_MATRIX) most = K2_MAX(most, k2_budget_muon_floats(p->shape.size[0], p->shape.size[1]));
+        if (p->kind != K2_KIND_MATRIX || p->offset >= m->end || p->offset + p->count <= m->begin) continue;
+        matrix x = {.begin = p->offset, .end = p->offset + p->count, .rows = p->shape.size[0], .cols = p->shape.size[1]};
+        if (k2_budget_muon_large(x.rows, x.cols) == large) m->matrices[m->count++] = x;
     }
-    return most;
 }
 
 k2i_muon *k2i_muon_new(const k2_model_layout *layout, uint64_t begin, uint64_t end, uint32_t threads)
 {
     k2i_muon *m = k2_alloc(sizeof(*m));
-    *m = (k2i_muon){.begin = begin, .end = end, .stride = stride_of(layout)};
+    *m = (k2i_muon){.begin = begin, .end = end};
     m->matrices = k2_alloc_array(layout->params_count, sizeof(*m->matrices));
-    for (size_t i = 0; i < layout->params_count; i++) {
-        const k2_param *p = &layout->params[i];
-        if (p->kind != K2_KIND_MATRIX || p->offset >= end || p->offset + p->count <= begin) continue;
-        m->matrices[m->count++] =
-            (matrix){.begin = p->offset, .end = p->offset + p->count, .rows = p->shape.size[0], .cols = p->shape.size[1]};
-    }
+    matrices_add(m, layout, true);
+    m->large = m->count;
+    matrices_add(m, layout, false);
     m->direction = k2_alloc_array(end - begin, sizeof(float));
-    m->scratch = k2_alloc_aligned(64, threads * m->stride * sizeof(float));
+    m->scratch = k2_alloc_aligned(64, k2_budget_muon_floats(layout, threads, &m->stride) * sizeof(float));
     m->team = k2_kern_team_new(threads);
     return m;
 }
@@ -69,58 +68,119 @@ void k2i_muon_free(k2i_muon *m)
 
 /* ---- Newton-Schulz ---- */
 
-static void transpose(uint64_t rows, uint64_t cols, const float *x, float *y)
-{
-    for (uint64_t r = 0; r < rows; r++)
-        for (uint64_t c = 0; c < cols; c++) y[c * rows + r] = x[r * cols + c];
-}
-
 uint64_t k2i_muon_scratch(uint64_t rows, uint64_t cols)
 {
     uint64_t least = (K2_MIN(rows, cols) * K2_MIN(rows, cols) + 15) / 16 * 16;
     return 2 * ((rows * cols + 15) / 16 * 16) + 2 * least;
 }
 
-/* next [r,k] = A x + (B g + C g g) x with g = x x'. */
-static void newton_schulz(uint64_t r, uint64_t k, const float *x, float *next, float *g, float *gg)
+/* One phase of the work on a matrix, cut into parts that any thread may take. */
+typedef struct phase {
+    void (*part)(const struct phase *p, size_t part);
+    size_t parts;
+    uint64_t r, k;
+    const float *from; /* transpose: [r,k] */
+    float *to;         /* and what it becomes [k,r] */
+    const float *x;    /* [r,k] */
+    float *next, *g, *gg;
+} phase;
+
+static void phase_task(void *arg, size_t task, uint32_t member)
 {
-    k2_kern_gemm(&(k2_gemm){.m = r, .n = r, .k = k, .a = x, .lda = k, .b = x, .ldb = k, .b_form = K2_B_NK, .c = g, .ldc = r});
-    k2_kern_gemm(&(k2_gemm){.m = r, .n = r, .k = r, .a = g, .lda = r, .b = g, .ldb = r, .b_form = K2_B_KN, .c = gg, .ldc = r});
-    for (uint64_t i = 0; i < r * r; i++) gg[i] = fmaf(C, gg[i], B * g[i]);
-    k2_kern_scale(r * k, A, x, next);
-    k2_kern_gemm(&(k2_gemm){.m = r,
-                            .n = k,
-                            .k = r,
-                            .a = gg,
-                            .lda = r,
-                            .b = x,
-                            .ldb = k,
-                            .b_form = K2_B_KN,
-                            .c = next,
-                            .ldc = k,
-                            .accumulate = true});
+    (void)member;
+    const phase *p = arg;
+    p->part(p, task);
 }
 
-void k2i_muon_direction(uint64_t rows, uint64_t cols, const float *u, float *out, float *scratch)
+static void phase_run(phase *p, k2_team *team, void (*part)(const phase *p, size_t part))
+{
+    p->part = part;
+    p->parts = team ? k2_kern_team_threads(team) : 1;
+    if (team)
+        k2_kern_team_run(team, p->parts, phase_task, p);
+    else
+        part(p, 0);
+}
+
+static void transpose_part(const phase *p, size_t part)
+{
+    k2_range rows = k2_kern_share(p->r, 16, p->parts, part);
+    for (uint64_t r = rows.from; r < rows.to; r++)
+        for (uint64_t c = 0; c < p->k; c++) p->to[c * p->r + r] = p->from[r * p->k + c];
+}
+
+/* g = x x' */
+static void square_part(const phase *p, size_t part)
+{
+    uint64_t r = p->r, k = p->k;
+    k2_kern_gemm_part(
+        &(k2_gemm){.m = r, .n = r, .k = k, .a = p->x, .lda = k, .b = p->x, .ldb = k, .b_form = K2_B_NK, .c = p->g, .ldc = r},
+        p->parts, part);
+}
+
+/* gg = B g + C g g */
+static void quartic_part(const phase *p, size_t part)
+{
+    uint64_t r = p->r;
+    k2_part in = k2_kern_part(r, r, p->parts, part);
+    k2_kern_gemm_part(
+        &(k2_gemm){.m = r, .n = r, .k = r, .a = p->g, .lda = r, .b = p->g, .ldb = r, .b_form = K2_B_KN, .c = p->gg, .ldc = r},
+        p->parts, part);
+    for (uint64_t i = in.m0; i < in.m0 + in.m; i++)
+        for (uint64_t j = i * r + in.n0; j < i * r + in.n0 + in.n; j++) p->gg[j] = fmaf(C, p->gg[j], B * p->g[j]);
+}
+
+/* next = A x + gg x */
+static void apply_part(const phase *p, size_t part)
+{
+    uint64_t r = p->r, k = p->k;
+    k2_part in = k2_kern_part(r, k, p->parts, part);
+    for (uint64_t i = in.m0; i < in.m0 + in.m; i++) k2_kern_scale(in.n, A, p->x + i * k + in.n0, p->next + i * k + in.n0);
+    k2_kern_gemm_part(&(k2_gemm){.m = r,
+                                 .n = k,
+                                 .k = r,
+                                 .a = p->gg,
+                                 .lda = r,
+                                 .b = p->x,
+                                 .ldb = k,
+                                 .b_form = K2_B_KN,
+                                 .c = p->next,
+                                 .ldc = k,
+                                 .accumulate = true},
+                      p->parts, part);
+}
+
+static void transpose(uint64_t rows, uint64_t cols, const float *from, float *to, k2_team *team)
+{
+    phase p = {.r = rows, .k = cols, .from = from, .to = to};
+    phase_run(&p, team, transpose_part);
+}
+
+void k2i_muon_direction(uint64_t rows, uint64_t cols, const float *u, float *out, float *scratch, k2_team *team)
 {
     uint64_t r = K2_MIN(rows, cols), k = K2_MAX(rows, cols), size = (rows * cols + 15) / 16 * 16;
     float *x = scratch, *next = x + size, *g = next + size, *gg = g + (r * r + 15) / 16 * 16;
     float inverse = (float)(1 / (sqrt(k2_kern_sumsq(rows * cols, u)) + EPS));
+    if (team) k2_kern_team_begin(team);
     if (rows > cols)
-        transpose(rows, cols, u, x);
+        transpose(rows, cols, u, x, team);
     else
         memcpy(x, u, rows * cols * sizeof(float));
     k2_kern_scale(rows * cols, inverse, x, x);
     for (int i = 0; i < STEPS; i++) {
-        newton_schulz(r, k, x, next, g, gg);
+        phase p = {.r = r, .k = k, .x = x, .next = next, .g = g, .gg = gg};
+        phase_run(&p, team, square_part);
+        phase_run(&p, team, quartic_part);
+        phase_run(&p, team, apply_part);
         float *held = x;
         x = next;
         next = held;
     }
     if (rows > cols)
-        transpose(r, k, x, out);
+        transpose(r, k, x, out, team);
     else
         memcpy(out, x, rows * cols * sizeof(float));
+    if (team) k2_kern_team_end(team);
 }
 
 /* ---- one update ---- */
@@ -148,20 +208,25 @@ void k2i_muon_momentum(const k2i_muon *m, const k2i_optim *o, const k2i_optim_co
     }
 }
 
-static void matrix_task(void *arg, size_t task, uint32_t member)
+static void matrix_run(k2i_muon *m, const matrix *x, float *out, k2_team *team)
+{
+    k2i_optim_span part = part_of(m, x);
+    float *scratch = out + (x->end - x->begin + 15) / 16 * 16;
+    k2i_muon_direction(x->rows, x->cols, m->whole + x->begin, out, scratch, team);
+    memcpy(m->direction + (part.begin - m->begin), out + (part.begin - x->begin), (part.end - part.begin) * sizeof(float));
+}
+
+static void small_task(void *arg, size_t task, uint32_t member)
 {
     k2i_muon *m = arg;
-    const matrix *x = &m->matrices[task];
-    k2i_optim_span part = part_of(m, x);
-    float *out = m->scratch + member * m->stride, *scratch = out + (x->end - x->begin + 15) / 16 * 16;
-    k2i_muon_direction(x->rows, x->cols, m->whole + x->begin, out, scratch);
-    memcpy(m->direction + (part.begin - m->begin), out + (part.begin - x->begin), (part.end - part.begin) * sizeof(float));
+    matrix_run(m, &m->matrices[m->large + task], m->scratch + member * m->stride, NULL);
 }
 
 void k2i_muon_orthogonalise(k2i_muon *m, const float *whole)
 {
     m->whole = whole;
-    k2_kern_team_run(m->team, m->count, matrix_task, m);
+    for (size_t i = 0; i < m->large; i++) matrix_run(m, &m->matrices[i], m->scratch, m->team);
+    k2_kern_team_run(m->team, m->count - m->large, small_task, m);
 }
 
 typedef struct step {

@@ -5,6 +5,8 @@
  * share is computed by both, with the same bits; that costs less than sending it back. Its momentum stands in the optimizer's first
  * moment (m), its second one stays 0; checkpoints know no difference.
  *
+ * Threads take small matrices one each; a large one is computed by all of them together, phase by phase.
+ *
  * Muon's are the tensors of K2_KIND_MATRIX, each expert's by themselves and the router's weight among them; embeddings, lm_head and
  * norm gains are AdamW's, with the same learning rate, which the factor 0.2 is for. kv_b and q_b are one matrix each, of all heads.
  */
@@ -47,9 +49,10 @@ void k2i_muon_apply(const k2i_muon *m, k2i_optim *o, const k2i_optim_config *con
  * shapes   u, out f32 [rows, cols] row-major; scratch f32 [k2i_muon_scratch(rows, cols)]
  * units    f32 throughout, where the published code casts to bf16: singular values come out in about [0.7, 1.2] either way, single
  *          elements differ from bf16's by some hundredths of their root mean square
- * threads  pure; products are chains of k2_kern_gemm: same bits on every machine
+ * threads  those of `team` share the products, NULL: the caller alone; each element is one chain of k2_kern_gemm either way: same bits
+ *          on every machine with any number of threads
  */
-void k2i_muon_direction(uint64_t rows, uint64_t cols, const float *u, float *out, float *scratch);
+void k2i_muon_direction(uint64_t rows, uint64_t cols, const float *u, float *out, float *scratch, k2_team *team);
 uint64_t k2i_muon_scratch(uint64_t rows, uint64_t cols);
 
 /* k2i_qk_clip - scale down the heads whose largest attention score S of the last pass was above tau.

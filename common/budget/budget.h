@@ -50,8 +50,11 @@ uint32_t k2_budget_trainer_threads(const k2_config *config);
  * above 256 MiB of parameters, where a second copy costs more than it brings. */
 uint32_t k2_budget_replicas(uint64_t floats, uint32_t threads, uint32_t lanes_local);
 
-/* Floats of working memory that Muon takes for a matrix: its direction, two of its size, two of its smaller side squared. */
-uint64_t k2_budget_muon_floats(uint64_t rows, uint64_t cols);
+/* A matrix that all threads of Muon compute together; of others each thread takes one. */
+bool k2_budget_muon_large(uint64_t rows, uint64_t cols);
+/* Floats of working memory that Muon takes: for the largest of the large ones, or for each thread that of the largest small one (*small). A
+ * matrix takes its direction, two of its size, two of its smaller side squared. */
+uint64_t k2_budget_muon_floats(const k2_model_layout *layout, uint32_t threads, uint64_t *small);
 
 /* Bytes of one worker of a run. */
 typedef struct k2_budget_engine {

@@ -16,8 +16,9 @@
 #define KL_TOKEN_BYTES     28u  /* and, where there is a reference model, of what it says of the token */
 #define TRAJECTORY_BYTES   128u /* of one besides its tokens: how it is laid out, rewards, advantage */
 #define SPANS              2u   /* of versions in one trajectory */
-#define PROMPT_GUESS       64u  /* tokens */
-#define DOCUMENT_BYTES     16u  /* at the sampler */
+#define MUON_TOGETHER_MULS (1ull << 25) /* of one step on a matrix: several milliseconds of one thread for all five */
+#define PROMPT_GUESS       64u          /* tokens */
+#define DOCUMENT_BYTES     16u          /* at the sampler */
 #define WINDOW_BYTES       4u
 #define DOCUMENT_GUESS     24u /* tokens of a task's document */
 
@@ -48,10 +49,25 @@ uint32_t k2_budget_replicas(uint64_t floats, uint32_t threads, uint32_t lanes_lo
 
 /* ---- parts ---- */
 
-uint64_t k2_budget_muon_floats(uint64_t rows, uint64_t cols)
+/* Its fifteen phases take milliseconds each, to which waking the others adds little. */
+bool k2_budget_muon_large(uint64_t rows, uint64_t cols)
 {
-    uint64_t least = K2_MIN(rows, cols);
-    return 3 * ((rows * cols + 15) / 16 * 16) + 2 * ((least * least + 15) / 16 * 16);
+    uint64_t least = K2_MIN(rows, cols), most = K2_MAX(rows, cols);
+    return least * least * (2 * most + least) >= MUON_TOGETHER_MULS;
+}
+
+uint64_t k2_budget_muon_floats(const k2_model_layout *l, uint32_t threads, uint64_t *small)
+{
+    uint64_t large = 0;
+    *small = 0;
+    for (size_t i = 0; i < l->params_count; i++) {
+        if (l->params[i].kind != K2_KIND_MATRIX) continue;
+        uint64_t rows = l->params[i].shape.size[0], cols = l->params[i].shape.size[1], least = K2_MIN(rows, cols);
+        uint64_t floats = 3 * ((rows * cols + 15) / 16 * 16) + 2 * ((least * least + 15) / 16 * 16);
+        uint64_t *most = k2_budget_muon_large(rows, cols) ? &large : small;
+        *most = K2_MAX(*most, floats);
+    }
+    return K2_MAX(large, threads * *small);
 }
 
 bool k2_budget_has_reference(const k2_config *config)
@@ -61,11 +77,8 @@ bool k2_budget_has_reference(const k2_config *config)
 
 static uint64_t muon_bytes(const k2_model_layout *l, uint64_t shard, uint32_t threads)
 {
-    uint64_t most = 0;
-    for (size_t i = 0; i < l->params_count; i++)
-        if (l->params[i].kind == K2_KIND_MATRIX)
-            most = K2_MAX(most, k2_budget_muon_floats(l->params[i].shape.size[0], l->params[i].shape.size[1]));
-    return shard + threads * most * sizeof(float);
+    uint64_t small;
+    return shard + k2_budget_muon_floats(l, threads, &small) * sizeof(float);
 }
 
 /* Two slots of an own segment, and what is read of the others': in place where memory is shared, else into one more slot. */

@@ -4,11 +4,13 @@
  * backward); attention comes on top and is not counted, so the share is a lower bound. The peak is k2_kern_gemm at 1024^3, on
  * as many threads, in the same run. CSV: name,value,unit,ratio,against
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/data/data.h"
+#include "trainer/muon_int.h"
 #include "trainer/work_int.h"
 
 enum { EDGE = 1024, ROUNDS = 3, STEPS = 20 };
@@ -99,6 +101,35 @@ static void run(const k2_config *config)
     k2_free(r);
 }
 
+/* Best of a few rounds, seconds. */
+static double muon_seconds(uint32_t threads, const float *u, float *out, float *scratch)
+{
+    k2_team *team = k2_kern_team_new(threads);
+    double best = INFINITY;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t began = k2_now_ns();
+        k2i_muon_direction(EDGE, 2 * EDGE, u, out, scratch, team);
+        best = K2_MIN(best, (double)(k2_now_ns() - began) / 1e9);
+    }
+    k2_kern_team_free(team);
+    return best;
+}
+
+/* Muon's direction for one large matrix: five steps of three products, by one thread and by all. */
+static void run_muon(uint32_t threads)
+{
+    size_t floats = 2 * (size_t)EDGE * EDGE;
+    float *u = k2_alloc_aligned(64, floats * sizeof(float)), *out = k2_alloc_aligned(64, floats * sizeof(float)),
+          *scratch = k2_alloc_aligned(64, k2i_muon_scratch(EDGE, 2 * EDGE) * sizeof(float));
+    for (size_t i = 0; i < floats; i++) u[i] = (float)k2_rand_normal(1, K2_STREAM_TEST, 0, i);
+    double flops = 5 * 2.0 * EDGE * EDGE * (2 * 2.0 * EDGE + EDGE), one = muon_seconds(1, u, out, scratch),
+           all = muon_seconds(threads, u, out, scratch);
+    printf("trainer_muon_1024x2048,%.1f,GFLOP/s,%.3f,one thread (%u here)\n", flops / all / 1e9, one / all, threads);
+    k2_free(scratch);
+    k2_free(out);
+    k2_free(u);
+}
+
 int main(int argc, char **argv)
 {
     char dir[] = "/tmp/k2rl-bench-trainer-XXXXXX";
@@ -113,6 +144,7 @@ int main(int argc, char **argv)
     config.pretrain_steps = ROUNDS * STEPS;
     corpus_make(config.data_corpus);
     run(&config);
+    run_muon(k2_budget_trainer_threads(&config));
     (void)k2_dir_remove(dir, NULL);
     return 0;
 }

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #define VECTORS_DIR K2_SOURCE_DIR "/tests/unit/trainer/vectors"
+#include "common/budget/budget.h"
 #include "tests/support/vectors.h"
 #include "trainer/muon_int.h"
 
@@ -85,11 +86,11 @@ static void test_direction(void **state)
         uint64_t rows = p->shape.size[0], cols = p->shape.size[1];
         float *out = k2_alloc_array(p->count, sizeof(float)),
               *scratch = k2_alloc_array(k2i_muon_scratch(rows, cols), sizeof(float));
-        k2i_muon_direction(rows, cols, g + p->offset, out, scratch);
+        k2i_muon_direction(rows, cols, g + p->offset, out, scratch, NULL);
         double bound = 1e-5 * rms(expected + p->offset, p->count);
         for (size_t k = 0; k < p->count; k++) assert_true(fabs((double)(out[k] - expected[p->offset + k])) <= bound);
         memset(g + p->offset, 0, p->count * sizeof(float));
-        k2i_muon_direction(rows, cols, g + p->offset, out, scratch);
+        k2i_muon_direction(rows, cols, g + p->offset, out, scratch, NULL);
         for (size_t k = 0; k < p->count; k++) assert_true(out[k] == 0);
         k2_free(scratch);
         k2_free(out);
@@ -183,6 +184,56 @@ static void test_spoils(void **state)
     sample_free(&s);
 }
 
+/* Large ones, which all threads compute together, with small ones between them, tall and wide: the bits of one thread alone, in
+ * any shards. */
+static void test_large(void **state)
+{
+    (void)state;
+    const uint64_t shapes[][2] = {{40, 24}, {530, 250}, {256, 520}, {16, 33}};
+    k2_param params[K2_COUNT(shapes)];
+    k2_model_layout l = {.params = params, .params_count = K2_COUNT(shapes)};
+    for (size_t i = 0; i < l.params_count; i++) {
+        params[i] = (k2_param){.kind = K2_KIND_MATRIX, .offset = l.floats, .count = shapes[i][0] * shapes[i][1]};
+        params[i].shape = (k2_shape){.rank = 2, .size = {shapes[i][0], shapes[i][1]}};
+        assert_int_equal(k2_budget_muon_large(shapes[i][0], shapes[i][1]), i == 1 || i == 2);
+        l.floats += (params[i].count + 15) / 16 * 16;
+    }
+    const k2i_optim_config config = {.weight_decay = 0.1, .momentum = 0.9};
+    float *grad = k2_alloc_array(l.floats, sizeof(float)), *whole = k2_alloc_array(l.floats, sizeof(float)),
+          *first = k2_alloc_array(l.floats, sizeof(float)), *other = k2_alloc_array(l.floats, sizeof(float));
+    for (uint64_t i = 0; i < l.floats; i++) grad[i] = (float)k2_rand_normal(3, K2_STREAM_INIT, 0, i);
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        float *out = threads == 1 ? first : other;
+        memset(out, 0, l.floats * sizeof(float));
+        uint64_t ends[3] = {0, threads == 2 ? l.floats / 2 : l.floats, l.floats};
+        for (int r = 0; r < 2; r++) {
+            k2i_muon *m = k2i_muon_new(&l, ends[r], ends[r + 1], threads);
+            k2i_optim o;
+            k2i_optim_init(&o, 0, l.floats);
+            if (r == 0) memcpy(whole, grad, l.floats * sizeof(float)); /* the first momentum is the gradient */
+            k2i_muon_orthogonalise(m, whole);
+            o.begin = ends[r];
+            k2i_muon_apply(m, &o, &config, 0.01, 1, grad + ends[r], out);
+            k2i_optim_fini(&o);
+            k2i_muon_free(m);
+        }
+        assert_memory_equal(out, first, l.floats * sizeof(float));
+    }
+    for (size_t i = 0; i < l.params_count; i++) { /* and each is what one call makes of it */
+        float *out = k2_alloc_array(params[i].count, sizeof(float)),
+              *scratch = k2_alloc_array(k2i_muon_scratch(shapes[i][0], shapes[i][1]), sizeof(float));
+        k2i_muon_direction(shapes[i][0], shapes[i][1], grad + params[i].offset, out, scratch, NULL);
+        float lr = (float)(0.01 * 0.2 * sqrt((double)K2_MAX(shapes[i][0], shapes[i][1])));
+        for (uint64_t k = 0; k < params[i].count; k++) assert_true(first[params[i].offset + k] == 0.0f - lr * out[k]);
+        k2_free(scratch);
+        k2_free(out);
+    }
+    k2_free(other);
+    k2_free(first);
+    k2_free(whole);
+    k2_free(grad);
+}
+
 /* Two layers: the vectors' tops are those of the second one, the first one stays below tau. */
 static void test_qk_clip(void **state)
 {
@@ -230,6 +281,7 @@ static void test_qk_clip(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_direction), cmocka_unit_test(test_updates),
-                                       cmocka_unit_test(test_spoils), cmocka_unit_test(test_qk_clip)};
+                                       cmocka_unit_test(test_large), cmocka_unit_test(test_spoils),
+                                       cmocka_unit_test(test_qk_clip)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
