@@ -54,7 +54,8 @@ static bool calls(k2_parser_pieces *in, k2_buf *seen)
     size_t n, taken = 0;
     k2i_calls_init(&c);
     while (k2_parser_piece(in, &bytes, &n)) {
-        char *copy = k2_strndup((const char *)bytes, n); /* the marks are looked for in a string */
+        char *copy = k2_alloc(n + 1); /* the marks are looked for in a string */
+        if (n) memcpy(copy, bytes, n);
         feed(&c, copy, n);
         k2_free(copy);
         take_news(&c, seen, &all);
