@@ -102,6 +102,27 @@ static size_t digits_of(cursor *c)
     return (size_t)(c->at - begin);
 }
 
+/* One more in the last digit of d.ddde+xx; nines all through are left alone, for more digits follow. */
+static void step_up(char *text)
+{
+    char *last = strchr(text, 'e');
+    while (last > text && (last[-1] == '9' || last[-1] == '.' || last[-1] == '-')) last--;
+    if (last == text) return;
+    last[-1]++;
+    for (; *last != 'e'; last++)
+        if (*last == '9') *last = '0';
+}
+
+/* Do so many digits give the number again? Below a power of two doubles stand twice as close as above it: the nearest digits
+ * may then be another double's, and still the next ones above be this one's. */
+static bool round_trips(char *text, size_t size, int precision, double v)
+{
+    snprintf(text, size, "%.*e", precision, v);
+    if (strtod(text, NULL) == v) return true;
+    step_up(text);
+    return strtod(text, NULL) == v;
+}
+
 /* The shortest digits that give the number again, as Python writes them: 0.1, 2.0, 1e+16, 1e-05. */
 static void put_double(k2_buf *out, double v)
 {
@@ -111,13 +132,13 @@ static void put_double(k2_buf *out, double v)
         k2_buf_puts(out, v < 0 ? "-Infinity" : "Infinity");
         return;
     }
-    do snprintf(text, sizeof text, "%.*e", precision, v);
-    while (strtod(text, NULL) != v && precision++ < 17);
+    while (!round_trips(text, sizeof text, precision, v)) precision++; /* 17 digits always do */
     const int exponent = atoi(strchr(text, 'e') + 1);
     if (exponent < -4 || exponent >= 16) {
         k2_buf_puts(out, text);
         return;
     }
+    /* Powers of two of this size are their own digits, so the nearest ones are right. */
     k2_buf_printf(out, "%.*f", K2_MAX(precision - exponent, 1), v);
 }
 
