@@ -66,6 +66,7 @@ static bool records(const uint8_t *bytes, size_t n)
         at += len;
     }
     if (all) k2m_core_waits(m, 1, &waits);
+    for (uint64_t group = 0; group < 4 && all; group++) K2_ASSERT(k2m_core_prompt_of(m, group) < 2);
     k2m_core_free(m);
     return all;
 }
