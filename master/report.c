@@ -130,7 +130,18 @@ static void note(double *sum, double v)
     if (isfinite(v)) *sum += v;
 }
 
-static void report_iteration(k2m_reporter *p, const k2m_report *r)
+static void put_both(k2m_reporter *p, k2_buf *b, uint64_t iteration, const char *name, double v)
+{
+    put(b, name, v);
+    scalar(p, "run", name, iteration, v);
+}
+
+static double tokens_per_s(const k2m_report *r)
+{
+    return r->generate_ns ? (double)r->generated_tokens / seconds(r->generate_ns) : NAN;
+}
+
+static void iteration_metrics(k2m_reporter *p, const k2m_report *r)
 {
     const k2_replay_counts n = r->counts;
     const struct {
@@ -144,7 +155,7 @@ static void report_iteration(k2m_reporter *p, const k2m_report *r)
                 {"generate_s", seconds(r->generate_ns)},
                 {"train_s", seconds(r->train_ns)},
                 {"generated_tokens", (double)r->generated_tokens},
-                {"rollout_tokens_per_s", r->generate_ns ? (double)r->generated_tokens / seconds(r->generate_ns) : NAN},
+                {"rollout_tokens_per_s", tokens_per_s(r)},
                 {"cut_total", (double)n.cut_total},
                 {"resumed_total", (double)n.resumed_total},
                 {"dropped_total", (double)n.dropped_total},
@@ -157,34 +168,37 @@ static void report_iteration(k2m_reporter *p, const k2m_report *r)
     k2_buf b;
     begin_line(&b, "iteration", r->iteration);
     k2_buf_printf(&b, ", \"version\": %llu", (unsigned long long)r->version);
-    for (size_t i = 0; i < K2_COUNT(list); i++) {
-        put(&b, list[i].name, list[i].value);
-        scalar(p, "run", list[i].name, r->iteration, list[i].value);
-    }
+    for (size_t i = 0; i < K2_COUNT(list); i++) put_both(p, &b, r->iteration, list[i].name, list[i].value);
     if (r->success.on) success_metrics(p, &b, r);
-    if (p->run->config.rollout_refill_max > 0) {
-        put(&b, "groups_filtered", r->filtered);
-        scalar(p, "run", "groups_filtered", r->iteration, r->filtered);
-    }
+    if (p->run->config.rollout_refill_max > 0) put_both(p, &b, r->iteration, "groups_filtered", r->filtered);
     if (r->trained) trained_metrics(p, &b, "train", r->iteration);
     end_line(p, &b);
+}
+
+static void iteration_add(k2m_reporter *p, const k2m_report *r)
+{
     p->generate_s += seconds(r->generate_ns);
     p->generated += (double)r->generated_tokens;
-    if (r->trained) {
-        p->train_s += seconds(r->train_ns);
-        note(&p->train_tokens, k2m_trained(p, "tokens"));
-        note(&p->train_busy_s, k2m_trained(p, "seconds"));
-    }
-    p->last_reward = r->trained ? p->batch_reward : p->last_reward;
+    if (!r->trained) return;
+    p->train_s += seconds(r->train_ns);
+    note(&p->train_tokens, k2m_trained(p, "tokens"));
+    note(&p->train_busy_s, k2m_trained(p, "seconds"));
+    p->last_reward = p->batch_reward;
+}
+
+static void report_iteration(k2m_reporter *p, const k2m_report *r)
+{
     char trained[160] = "no group is whole yet";
+    iteration_metrics(p, r);
+    iteration_add(p, r);
     if (r->trained)
         snprintf(trained, sizeof trained, "reward %.3f  groups %u  length %.1f  loss %.4g  grad %.3g  train %.2f s",
                  p->batch_reward, r->groups, p->batch_length, k2m_trained(p, "loss"), k2m_trained(p, "grad_norm"),
                  seconds(r->train_ns));
     k2m_say(p, "iteration %llu/%llu  %s  generate %.2f s (%.0f tokens/s)  cut %llu  resumed %llu",
             (unsigned long long)r->iteration, (unsigned long long)p->run->config.iterations, trained, seconds(r->generate_ns),
-            r->generate_ns ? (double)r->generated_tokens / seconds(r->generate_ns) : 0.0, (unsigned long long)n.cut_total,
-            (unsigned long long)n.resumed_total);
+            r->generate_ns ? tokens_per_s(r) : 0.0, (unsigned long long)r->counts.cut_total,
+            (unsigned long long)r->counts.resumed_total);
 }
 
 static void report_pretrain(k2m_reporter *p, const k2m_report *r)

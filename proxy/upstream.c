@@ -71,24 +71,55 @@ static void write_body(k2i_px_job *job, k2_buf *out)
     k2_openai_write_request(out, &r, job->resumed ? &resume : NULL);
 }
 
+static void attempt_begin(k2i_px_job *job, uint32_t slot)
+{
+    k2i_px_upstream_cancel(job);
+    job->slot = slot;
+    job->attempts++;
+    job->status = 0;
+    job->sse = false;
+    job->content_type[0] = 0;
+    k2_buf_clear(&job->reply);
+}
+
+/* What is sent: where to, and the body, which stands in the job or in the scratch of io. */
+static void spec_fill(k2i_px_job *job, const k2i_px_engine *engine, char *url, size_t url_bytes, k2_http_call_spec *spec)
+{
+    if (job->kind == K2I_PX_FORWARD) {
+        snprintf(url, url_bytes, "%s%s", engine->url, job->path);
+        spec->method = job->method;
+        spec->header_count = job->forward.len > 0;
+        spec->body = job->forward.data;
+        spec->body_bytes = job->forward.len;
+        return;
+    }
+    k2_buf_clear(&job->io->body);
+    write_body(job, &job->io->body);
+    bool chat = job->kind == K2I_PX_CHAT && !job->resumed;
+    snprintf(url, url_bytes, "%s%s", engine->url, chat ? "/v1/chat/completions" : "/v1/completions");
+    spec->body = job->io->body.data;
+    spec->body_bytes = job->io->body.len;
+}
+
+/* Nothing of it comes before the whole: scores, and answers that are passed on as they are and not streamed. */
+static bool comes_at_once(const k2i_px_job *job)
+{
+    return job->kind == K2I_PX_FORWARD ? job->forward.len > 0 : job->verbatim && !job->request.stream;
+}
+
 void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot)
 {
     k2i_px_io *io = job->io;
     const k2i_px_engine *engine = k2i_px_engine_at(io->core, slot);
     static const k2_http_header headers[] = {{"Content-Type", "application/json"}};
     char url[K2I_PX_URL_MAX + 64];
-    k2i_px_upstream_cancel(job);
-    job->slot = slot;
-    job->attempts++;
+    attempt_begin(job, slot);
     k2_flight_mark(K2_FLIGHT_ROUTED, k2i_px_trajectory(job), k2i_px_position(job), engine->id, job->attempts);
-    job->status = 0;
-    job->sse = false;
-    job->content_type[0] = 0;
-    k2_buf_clear(&job->reply);
     /* The first token of a request may stand long in a healthy engine's own line: whether that engine lives, its health probes
      * tell; only between tokens does silence mean a fault. */
     uint64_t stall_ns = io->config.stall_ms * K2_NS_PER_MS;
     uint64_t first_ns = FIRST_FACTOR * K2_MAX(stall_ns, io->config.wait_ms * K2_NS_PER_MS);
+    if (comes_at_once(job)) first_ns = K2_MAX(first_ns, K2I_PX_SCORE_NS);
     k2_http_call_spec spec = {.method = "POST",
                               .url = url,
                               .headers = headers,
@@ -96,22 +127,7 @@ void k2i_px_upstream_send(k2i_px_job *job, uint32_t slot)
                               .connect_ns = io->config.connect_ms * K2_NS_PER_MS,
                               .first_byte_ns = first_ns,
                               .idle_ns = stall_ns};
-    if (job->kind == K2I_PX_FORWARD) {
-        snprintf(url, sizeof url, "%s%s", engine->url, job->path);
-        spec.method = job->method;
-        spec.header_count = job->forward.len > 0;
-        spec.body = job->forward.data;
-        spec.body_bytes = job->forward.len;
-        if (job->forward.len > 0) spec.first_byte_ns = K2_MAX(first_ns, K2I_PX_SCORE_NS);
-    } else {
-        k2_buf_clear(&io->body);
-        write_body(job, &io->body);
-        bool chat = job->kind == K2I_PX_CHAT && !job->resumed;
-        snprintf(url, sizeof url, "%s%s", engine->url, chat ? "/v1/chat/completions" : "/v1/completions");
-        spec.body = io->body.data;
-        spec.body_bytes = io->body.len;
-        if (job->verbatim && !job->request.stream) spec.first_byte_ns = K2_MAX(first_ns, K2I_PX_SCORE_NS);
-    }
+    spec_fill(job, engine, url, sizeof url, &spec);
     job->sent_ns = k2_loop_now_ns(io->loop);
     job->last_ns = 0;
     job->deadline_ns = job->sent_ns + spec.first_byte_ns;
