@@ -161,7 +161,7 @@ static void test_reference(void **state)
 {
     sample s = sample_load(*state);
     for (int kind = 0; kind < 3; kind++) {
-        char name[16];
+        char name[24];
         float *dlogp = k2_alloc_array(s.tokens, sizeof(float));
         k2i_kl kl = {.place = K2I_KL_IN_LOSS, .kind = (k2i_kl_kind)kind, .weight = 0.5};
         uint64_t tokens = 0;
