@@ -248,15 +248,16 @@ static float step_make(step s, float param, float direction)
 uint64_t k2i_muon_spoils(const k2i_muon *m, const k2i_optim *o, const k2i_optim_config *config, double lr, double scale,
                          const float *grad, const float *params)
 {
+    uint64_t first = K2I_SPOILS_NONE;
     for (size_t k = 0; k < m->count; k++) {
         k2i_optim_span part = part_of(m, &m->matrices[k]);
         step s = step_of(&m->matrices[k], config, lr);
-        for (uint64_t i = part.begin, at = i - m->begin; i < part.end; i++, at++) {
+        for (uint64_t i = part.begin, at = i - m->begin; i < K2_MIN(part.end, first); i++, at++) {
             float p = step_make(s, params[i], m->direction[at]);
-            if (!isfinite(p) || !isfinite(momentum_of(config, o->m[at], grad[at] * (float)scale))) return i;
+            if (!isfinite(p) || !isfinite(momentum_of(config, o->m[at], grad[at] * (float)scale))) first = i;
         }
     }
-    return K2I_SPOILS_NONE;
+    return first;
 }
 
 void k2i_muon_apply(const k2i_muon *m, k2i_optim *o, const k2i_optim_config *config, double lr, double scale, const float *grad,

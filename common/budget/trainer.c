@@ -105,10 +105,11 @@ static uint64_t corpus_bytes(const k2_config *c)
            c->pretrain_batch_sequences * (c->pretrain_sequence_tokens * 8 + TRAJECTORY_BYTES);
 }
 
+/* With rollout.refill_max more groups are begun, but for each of them another one leaves the batch. */
 static uint64_t batch_bytes(const k2_config *c, const k2_dims *dims)
 {
     if (strcmp(c->mode, "pretrain") == 0) return 0;
-    uint64_t n = (c->rollout_groups + c->rollout_refill_max) * c->rollout_group_size, generated = n * c->rollout_max_tokens;
+    uint64_t n = c->rollout_groups * c->rollout_group_size, generated = n * c->rollout_max_tokens;
     uint64_t token = ANSWER_TOKEN_BYTES + (k2_budget_has_reference(c) ? KL_TOKEN_BYTES : 0);
     return k2_batch_bytes(n, SPANS * n, n * k2i_budget_context(c, dims), generated) + generated * token + n * TRAJECTORY_BYTES;
 }

@@ -42,6 +42,9 @@ static void test_directions(void **state)
     other.trainer_epochs = 2;
     assert_true(k2_budget_trainer(&other, &d, 0, 1).training > k2_budget_trainer(&plain, &d, 0, 1).training);
     other = plain;
+    other.rollout_refill_max = 100; /* the batch has no more groups for that */
+    assert_true(total(&other, 0, 1) == base);
+    other = plain;
     other.pretrain_steps = 1;
     other.data_task_corpus = 1000000; /* which is not there yet */
     other.data_corpus[0] = 0;

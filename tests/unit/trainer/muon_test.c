@@ -213,6 +213,8 @@ static void test_large(void **state)
             if (r == 0) memcpy(whole, grad, l.floats * sizeof(float)); /* the first momentum is the gradient */
             k2i_muon_orthogonalise(m, whole);
             o.begin = ends[r];
+            if (r == 0) /* all are spoilt, and the first of all is a small one's */
+                assert_int_equal(k2i_muon_spoils(m, &o, &config, 1e39, 1, grad, out), 0);
             k2i_muon_apply(m, &o, &config, 0.01, 1, grad + ends[r], out);
             k2i_optim_fini(&o);
             k2i_muon_free(m);
