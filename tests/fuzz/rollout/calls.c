@@ -15,19 +15,13 @@ static void take_news(k2i_calls *c, k2_buf *text, k2_openai_calls *calls)
 
 static void feed(k2i_calls *c, const char *bytes, size_t n)
 {
-    static const char marks[] = "?[](|)";
-    for (size_t i = 0; i < n;) {
-        const size_t text = (size_t)(strcspn(bytes + i, marks + 1));
-        const size_t some = K2_MIN(text, n - i);
-        k2i_calls_text(c, bytes + i, some);
-        i += some;
-        if (i == n) return;
-        const char *mark = bytes[i] ? strchr(marks + 1, bytes[i]) : NULL, name[2] = {bytes[i], 0};
-        if (mark)
-            k2i_calls_mark(c, (k2_token_mark)(mark - marks), name);
-        else
-            k2i_calls_text(c, bytes + i, 1);
-        i++;
+    static const char marks[] = "[](|)"; /* in the order of k2_token_mark, behind TEXT */
+    for (size_t i = 0, from = 0; i <= n; i++) {
+        const char *mark = i < n ? memchr(marks, bytes[i], 5) : NULL;
+        if (i < n && !mark) continue;
+        k2i_calls_text(c, bytes + from, i - from);
+        if (mark) k2i_calls_mark(c, (k2_token_mark)(1 + (mark - marks)), (char[]){*mark, 0});
+        from = i + 1;
     }
 }
 
@@ -54,10 +48,7 @@ static bool calls(k2_parser_pieces *in, k2_buf *seen)
     size_t n, taken = 0;
     k2i_calls_init(&c);
     while (k2_parser_piece(in, &bytes, &n)) {
-        char *copy = k2_alloc(n + 1); /* the marks are looked for in a string */
-        if (n) memcpy(copy, bytes, n);
-        feed(&c, copy, n);
-        k2_free(copy);
+        feed(&c, (const char *)bytes, n);
         take_news(&c, seen, &all);
         taken += n;
     }
