@@ -10,6 +10,7 @@
 #include "common/config/config.h"
 #include "common/data/data.h"
 #include "common/http/http.h"
+#include "common/inputs/inputs.h"
 #include "common/journal/journal.h"
 #include "common/launch/launch.h"
 #include "common/log/log.h"
@@ -52,7 +53,7 @@ typedef struct k2m_run {
     char **argv;
     k2_digest identity;
     k2_dims dims;
-    k2_digest model; /* of dims */
+    k2_inputs inputs; /* what all workers must have */
     k2_tokenizer *tokenizer;
     k2m_prompt_set train, heldout;
     k2_digest corpus;

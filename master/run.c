@@ -37,31 +37,20 @@ static k2_code check_weights(const k2m_run *r, const char *dir, k2_error *err)
     return code;
 }
 
-/* What the run computes with, however its config.json spells it: a resumed run must find the same. */
-static k2_digest dims_fingerprint(const k2_dims *d)
-{
-    k2_buf b;
-    k2_buf_init(&b, K2_WEIGHTS_CONFIG_BYTES_MAX);
-    k2_weights_dims_encode(d, &b);
-    k2_digest digest = k2_digest_of(b.data, b.len);
-    k2_buf_fini(&b);
-    return digest;
-}
-
 static k2_code check_model(k2m_run *r, k2_error *err)
 {
     const k2_config *c = &r->config;
-    char *path = c->model_dir[0] ? k2_asprintf("%s/config.json", c->model_dir) : k2_strdup(c->model_config);
+    char *path = k2_inputs_model_path(c);
     k2_code code = k2_weights_dims_load(path, &r->dims, err);
     k2_free(path);
     if (code == K2_OK && c->model_dir[0]) code = check_weights(r, c->model_dir, err);
     if (code == K2_OK && k2_budget_has_reference(c) && c->trainer_kl_reference[0])
         code = check_weights(r, c->trainer_kl_reference, err);
     if (code != K2_OK) return code;
-    r->model = dims_fingerprint(&r->dims);
     const k2_tokenizer_spec spec = {
         .kind = c->tokenizer_kind, .path = k2_config_tokenizer_path(c, c->model_dir), .pattern = c->tokenizer_pattern};
-    code = k2_tokenizer_load(&spec, &r->tokenizer, err);
+    code = k2_inputs_read(c, &r->inputs, err);
+    if (code == K2_OK) code = k2_tokenizer_load(&spec, &r->tokenizer, err);
     if (code == K2_OK && k2_tokenizer_vocab(r->tokenizer) > r->dims.vocab_size)
         code = k2_error_set(err, K2_BAD_INPUT, "tokenizer.kind: \"%s\" has %u ids, the model's vocab_size is %u",
                             c->tokenizer_kind, k2_tokenizer_vocab(r->tokenizer), r->dims.vocab_size);
@@ -273,7 +262,11 @@ static k2_code check_existing(k2m_run *r, k2_error *err)
             k2_error_set(err, K2_BAD_INPUT,
                          "%s: holds a run of another configuration (see its config.json); choose another run.dir or remove it",
                          r->config.run_dir);
-    else if (manifest && !manifest_says(manifest, "model_fingerprint", r->model))
+    else if (manifest && !manifest_says(manifest, "tokenizer_fingerprint", r->inputs.tokenizer))
+        code = k2_error_set(err, K2_BAD_INPUT,
+                            "%s: the tokenizer is not what %s was begun with (tokenizer_fingerprint in manifest.json)",
+                            k2_config_tokenizer_path(&r->config, r->config.model_dir), r->config.run_dir);
+    else if (manifest && !manifest_says(manifest, "model_fingerprint", r->inputs.model))
         code = k2_error_set(err, K2_BAD_INPUT,
                             "%s: the model's sizes are not what %s was begun with (model_fingerprint in manifest.json)",
                             r->config.model_dir[0] ? r->config.model_dir : r->config.model_config, r->config.run_dir);
@@ -424,7 +417,9 @@ static void write_manifest(const k2m_run *r, k2_buf *b)
     k2_buf_printf(b, ",\n  \"seed\": %llu,\n", (unsigned long long)r->config.seed);
     put_data(b, r);
     k2_buf_puts(b, "  ");
-    put_digest(b, "model_fingerprint", r->model);
+    put_digest(b, "tokenizer_fingerprint", r->inputs.tokenizer);
+    k2_buf_puts(b, ",\n  ");
+    put_digest(b, "model_fingerprint", r->inputs.model);
     k2_buf_printf(b, ",\n  \"model\": %.*s,\n", (int)model.len, model.data);
     k2_buf_printf(b, "  \"config\": %s\n}\n", config);
     k2_buf_fini(&model);

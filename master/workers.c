@@ -156,11 +156,14 @@ void k2m_workers_admit(k2m_io *io, const k2m_action *a, k2_net_call *call)
     if (!call) return;
     k2_msg m = {.type = K2_MSG_REFUSED, .refused = {.code = a->code, .text = a->text}};
     if (a->type == K2M_ACT_ADMIT)
-        m = (k2_msg){
-            .type = K2_MSG_WELCOME,
-            .worker = a->worker + 1,
-            .incarnation = a->incarnation,
-            .welcome = {.lease_ms = io->run->config.master_lease_ms, .run_id = io->run->id, .config = io->config_json}};
+        m = (k2_msg){.type = K2_MSG_WELCOME,
+                     .worker = a->worker + 1,
+                     .incarnation = a->incarnation,
+                     .welcome = {.lease_ms = io->run->config.master_lease_ms,
+                                 .run_id = io->run->id,
+                                 .config = io->config_json,
+                                 .model = io->run->inputs.model,
+                                 .tokenizer = io->run->inputs.tokenizer}};
     k2_net_reply(call, &m);
 }
 

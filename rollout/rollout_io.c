@@ -10,6 +10,7 @@
 
 #include "common/budget/budget.h"
 #include "common/flight/flight.h"
+#include "common/inputs/inputs.h"
 #include "common/net/net.h"
 #include "rollout/options_int.h"
 #include "rollout/plan_int.h"
@@ -299,8 +300,7 @@ static void on_status(void *arg)
 
 static k2_code load_sizes(worker *w, k2_error *err)
 {
-    char *path =
-        w->config.model_dir[0] ? k2_asprintf("%s/config.json", w->config.model_dir) : k2_strdup(w->config.model_config);
+    char *path = k2_inputs_model_path(&w->config);
     k2_code code = k2_weights_dims_load(path, &w->dims, err);
     const k2_tokenizer_spec spec = {.kind = w->config.tokenizer_kind,
                                     .path = k2_config_tokenizer_path(&w->config, w->config.model_dir),
@@ -360,6 +360,8 @@ static void on_welcome(void *arg, const k2_msg *msg)
     k2_config_defaults(&w->config);
     k2_code code = k2_config_parse(&w->config, msg->welcome.config, strlen(msg->welcome.config), "WELCOME", &err);
     if (code == K2_OK) k2_net_worker_record(w->net, w->config.run_dir, msg->welcome.run_id, w->config.run_flight_kib);
+    const k2_inputs masters = {.model = msg->welcome.model, .tokenizer = msg->welcome.tokenizer};
+    if (code == K2_OK) code = k2_inputs_check(&w->config, &masters, &err);
     if (code == K2_OK) code = build(w, &err);
     if (code != K2_OK) {
         fail(w, code, err.text);

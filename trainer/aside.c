@@ -21,7 +21,7 @@ static k2_code start_put(k2i_work *w, k2_quarantine *q, float *m, float *v, k2i_
     char *dir = k2_quarantine_path(k2_quarantine_dir(q), "start");
     const k2_weights_format format = {.dtype = K2_DTYPE_F32};
     k2_code code = k2i_checkpoint_write(dir, &w->dims, &format, k2_model_layout_of(k2i_learner_model(w->learner)),
-                                        k2i_learner_params(w->learner), m, v, state, err);
+                                        k2i_learner_params(w->learner), m, v, NULL, state, err);
     k2_free(dir);
     return code;
 }

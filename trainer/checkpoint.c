@@ -1,6 +1,8 @@
 /* checkpoint - write, verify, read. See checkpoint_int.h. */
 #include "trainer/checkpoint_int.h"
 
+#include "common/inputs/inputs.h"
+
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -238,14 +240,15 @@ k2_weights_format k2i_checkpoint_format(const k2_config *c)
 }
 
 k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_weights_format *format,
-                             const k2_model_layout *layout, float *params, float *m, float *v, k2i_checkpoint *state,
-                             k2_error *err)
+                             const k2_model_layout *layout, float *params, float *m, float *v, const k2_config *beside,
+                             k2i_checkpoint *state, k2_error *err)
 {
     char *temp = k2_asprintf("%s.tmp", dir);
     k2i_slots weights = k2i_slots_make(layout, params, "");
     k2i_slots optimizer = optimizer_slots(layout, m, v, format->dtype == K2_DTYPE_F32 ? NULL : params);
     k2_code code = k2_dir_remove(temp, err);
     if (code == K2_OK) code = k2_dir_make(temp, err);
+    if (code == K2_OK && beside) code = k2_inputs_copy(beside, temp, err);
     if (code == K2_OK) code = weights_write(temp, dims, format, &weights, &state->weights, err);
     if (code == K2_OK) code = optimizer_write(temp, &optimizer, &state->optimizer, err);
     if (code == K2_OK) code = state_write(temp, state, err);

@@ -42,13 +42,14 @@ void k2i_slots_free(k2i_slots *s);
 /* k2i_checkpoint_write - write dir, under another name first, read it back, then put it in place of whatever was there.
  *
  * shapes   params, m, v [layout->floats]
+ *          beside: whose tokenizer and the like go along (k2_inputs_copy), NULL: weights alone
  * keeps    state->weights and state->optimizer are filled in; after OK the directory is durable, before it an older one stands
  * errors   NO_SPACE, IO; CORRUPT: what was read back is not what was written. The unfinished directory is removed
  * tests    tests/unit/trainer/checkpoint_test.c
  */
 k2_code k2i_checkpoint_write(const char *dir, const k2_dims *dims, const k2_weights_format *format,
-                             const k2_model_layout *layout, float *params, float *m, float *v, k2i_checkpoint *state,
-                             k2_error *err);
+                             const k2_model_layout *layout, float *params, float *m, float *v, const k2_config *beside,
+                             k2i_checkpoint *state, k2_error *err);
 /* run.checkpoint_dtype and run.shard_bytes. */
 k2_weights_format k2i_checkpoint_format(const k2_config *c);
 

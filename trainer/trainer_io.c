@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "common/flight/flight.h"
+#include "common/inputs/inputs.h"
 #include "common/log/log.h"
 #include "common/loop/loop.h"
 #include "common/net/net.h"
@@ -244,6 +245,8 @@ static void on_welcome(void *arg, const k2_msg *m)
         code = k2_error_set(&err, K2_BAD_INPUT, "--index: found %llu, expected below trainer.ranks (%llu)",
                             (unsigned long long)io->args.index, (unsigned long long)config.trainer_ranks);
     if (code == K2_OK) k2_net_worker_record(io->worker, config.run_dir, m->welcome.run_id, config.run_flight_kib);
+    const k2_inputs masters = {.model = m->welcome.model, .tokenizer = m->welcome.tokenizer};
+    if (code == K2_OK) code = k2_inputs_check(&config, &masters, &err);
     if (code == K2_OK) code = k2i_work_open(&io->work, &config, (uint32_t)io->args.index, io->log, &err);
     if (code != K2_OK) {
         K2_LOG_ERROR(io->log, "cannot start: %s", err.text);

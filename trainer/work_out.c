@@ -88,7 +88,8 @@ void k2i_work_save(k2i_work *w, const char *dir, uint64_t step, k2i_result *out)
     if (code == K2_OK && w->rank == 0) {
         const k2_weights_format format = k2i_checkpoint_format(&w->config);
         uint32_t span = k2_flight_begin(K2_FLIGHT_CHECKPOINT, step, dir_bytes(layout, &format), 0, K2_FLIGHT_NONE);
-        code = k2i_checkpoint_write(dir, &w->dims, &format, layout, k2i_learner_params(w->learner), m, v, &state, &out->error);
+        code = k2i_checkpoint_write(dir, &w->dims, &format, layout, k2i_learner_params(w->learner), m, v, &w->config, &state,
+                                    &out->error);
         k2_flight_end_with(span, 3, code);
         out->digest = state.weights;
         out->bytes = dir_bytes(layout, &format);

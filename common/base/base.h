@@ -295,6 +295,8 @@ void k2_file_forget(const k2_mapping *m, const void *at, uint64_t n);
 size_t k2_file_peek(const char *path, char *out, size_t n);
 /* Temporary file, write, fsync, rename, fsync of the directory: after OK the new content is durable, before it the old one stands. */
 k2_code k2_file_write_atomic(const char *path, const void *data, size_t len, k2_error *err);
+/* A regular file's content under another name, written as k2_file_write_atomic does. */
+k2_code k2_file_copy(const char *from, const char *to, k2_error *err);
 /* Opens a file of lines to append to, makes it where there is none. What stands behind its last line's end is cut: half a line,
  * which a process left that died while it wrote. Where several processes append it would be the others' words: one writer only. */
 k2_code k2_file_append_lines(const char *path, int *fd, k2_error *err);

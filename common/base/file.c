@@ -146,6 +146,15 @@ close_fd:
     return sync_parent(path, err);
 }
 
+k2_code k2_file_copy(const char *from, const char *to, k2_error *err)
+{
+    k2_mapping m = {0};
+    k2_code code = k2_file_map(from, &m, err);
+    if (code == K2_OK) code = k2_file_write_atomic(to, m.bytes, m.n, err);
+    k2_file_unmap(&m);
+    return code;
+}
+
 /* Where the last whole line of so many bytes ends; -1 = it cannot be read. */
 static off_t lines_end(int fd, off_t size)
 {

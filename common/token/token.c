@@ -81,11 +81,17 @@ static k2_code parse_file(k2_tokenizer *t, const char *path, size_t bytes_max, p
     return code == K2_OK ? K2_OK : k2_error_prefix(err, "%.300s", path);
 }
 
-/* The tokenizer's file, and tokenizer_config.json beside it where there is one. */
-static k2_code parse_files(k2_tokenizer *t, const char *file, parser *parse, k2_error *err)
+/* tokenizer_config.json beside the tokenizer's file; k2_free it. */
+static char *config_beside(const char *file)
 {
     const char *slash = strrchr(file, '/');
-    char *config = k2_asprintf("%.*stokenizer_config.json", slash ? (int)(slash - file + 1) : 0, file);
+    return k2_asprintf("%.*stokenizer_config.json", slash ? (int)(slash - file + 1) : 0, file);
+}
+
+/* The tokenizer's file, and the other one where there is one. */
+static k2_code parse_files(k2_tokenizer *t, const char *file, parser *parse, k2_error *err)
+{
+    char *config = config_beside(file);
     k2_code code = parse_file(t, file, K2_TOKEN_FILE_MAX, parse, err);
     if (code == K2_OK && k2_file_exists(config)) code = parse_file(t, config, CONFIG_BYTES_MAX, k2i_config_parse, err);
     k2_free(config);
@@ -170,6 +176,37 @@ k2_code k2_tokenizer_load(const k2_tokenizer_spec *spec, k2_tokenizer **out, k2_
         *out = t;
     else
         k2_tokenizer_close(t);
+    k2_free(file);
+    return code;
+}
+
+static k2_code file_digest(const char *path, size_t bytes_max, k2_digest_stream *s, k2_error *err)
+{
+    char *bytes = NULL;
+    size_t n = 0;
+    k2_code code = k2_file_read(path, bytes_max, &bytes, &n, err);
+    if (code != K2_OK) return code;
+    k2_digest_update(s, &n, sizeof n);
+    k2_digest_update(s, bytes, n);
+    k2_free(bytes);
+    return K2_OK;
+}
+
+k2_code k2_tokenizer_fingerprint(const k2_tokenizer_spec *spec, k2_digest *out, k2_error *err)
+{
+    const char *kind = spec->kind, *pattern = spec->pattern ? spec->pattern : "";
+    char *file = NULL, *config = NULL;
+    k2_code code = strcmp(kind, "byte") == 0 ? K2_OK : find_file(spec->path, &kind, &file, err);
+    if (code != K2_OK) return code;
+    k2_digest_stream *s = k2_digest_begin();
+    k2_digest_update(s, kind, strlen(kind) + 1);
+    k2_digest_update(s, pattern, strlen(pattern) + 1);
+    if (file) config = config_beside(file);
+    if (file) code = file_digest(file, K2_TOKEN_FILE_MAX, s, err);
+    if (code == K2_OK && file && k2_file_exists(config)) code = file_digest(config, CONFIG_BYTES_MAX, s, err);
+    k2_digest digest = k2_digest_end(s);
+    if (code == K2_OK) *out = digest;
+    k2_free(config);
     k2_free(file);
     return code;
 }

@@ -62,6 +62,11 @@ typedef struct k2_tokenizer_spec {
  * tests    tests/unit/token, tests/interop/token, tests/fuzz/token
  */
 k2_code k2_tokenizer_load(const k2_tokenizer_spec *spec, k2_tokenizer **out, k2_error *err);
+/* k2_tokenizer_fingerprint - of the bytes of the files that loading would read, of kind and pattern: equal ones load equally.
+ *
+ * errors   NOT_FOUND, LIMIT, IO, as above; what is in the files is not looked at
+ */
+k2_code k2_tokenizer_fingerprint(const k2_tokenizer_spec *spec, k2_digest *out, k2_error *err);
 /* The same without a pattern. */
 k2_code k2_tokenizer_open(const char *kind, const char *path, k2_tokenizer **out, k2_error *err);
 void k2_tokenizer_close(k2_tokenizer *t);

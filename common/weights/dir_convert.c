@@ -15,25 +15,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#define SIDE_BYTES_MAX (256u << 20) /* of a tokenizer or the like */
-#define SPARE_BYTES    (64u << 20)  /* headers, index and side files, generously */
-
-/* What belongs to a model beside its weights, and does not depend on how they are stored. */
-static const char *const side_files[] = {"generation_config.json",
-                                         "tokenizer.json",
-                                         "tokenizer_config.json",
-                                         "special_tokens_map.json",
-                                         "added_tokens.json",
-                                         "vocab.json",
-                                         "merges.txt",
-                                         "tiktoken.model",
-                                         "tokenizer.model",
-                                         "tokenization_kimi.py",
-                                         "configuration_deepseek.py",
-                                         "modeling_deepseek.py",
-                                         "chat_template.jinja",
-                                         "chat_template.json",
-                                         "LICENSE"};
+#define SPARE_BYTES (64u << 20) /* headers, index and side files, generously */
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
@@ -108,21 +90,6 @@ static k2_code config_convert(const char *from, const char *to, k2_dtype stored,
     return code;
 }
 
-static k2_code side_file_copy(const char *from, const char *to, const char *name, k2_error *err)
-{
-    char *source = k2_asprintf("%s/%s", from, name), *path = k2_asprintf("%s/%s", to, name), *data = NULL;
-    size_t n = 0;
-    k2_code code = K2_OK;
-    if (k2_file_exists(source)) {
-        code = k2_file_read(source, SIDE_BYTES_MAX, &data, &n, err);
-        if (code == K2_OK) code = k2_file_write_atomic(path, data, n, err);
-        k2_free(data);
-    }
-    k2_free(source);
-    k2_free(path);
-    return code;
-}
-
 /* ---- the directory ----------------------------------------------------------------------------------------------- */
 
 static k2_code room_check(const char *dir, uint64_t bytes, k2_error *err)
@@ -143,7 +110,7 @@ static k2_code fill(const k2_weights_dir *d, const char *from, const char *temp,
     k2_code code = items_check(d, err);
     if (code == K2_OK) code = k2_dir_make(temp, err);
     if (code == K2_OK) code = room_check(temp, k2i_store_bytes(sources, count, format), err);
-    for (size_t i = 0; i < K2_COUNT(side_files) && code == K2_OK; i++) code = side_file_copy(from, temp, side_files[i], err);
+    if (code == K2_OK) code = k2_weights_side_files_copy(from, temp, err);
     if (code == K2_OK) code = k2i_store_write(temp, sources, count, format, progress, err);
     if (code == K2_OK) code = config_convert(from, temp, format->dtype, err);
     k2_free(sources);

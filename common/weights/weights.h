@@ -222,6 +222,12 @@ k2_code k2_weights_dir_save(const char *dir, const k2_dims *dims, const k2_weigh
  */
 k2_code k2_weights_dir_convert(const char *from, const char *to, const k2_weights_format *format, k2_weights_progress *progress,
                                void *arg, k2_error *err);
+/* k2_weights_side_files_copy - what belongs to a model beside its weights (tokenizer, generation config, chat template, licence), as far as it is
+ * in directory `from`, into `to`, over files of the same names.
+ *
+ * errors   IO, NO_SPACE
+ */
+k2_code k2_weights_side_files_copy(const char *from, const char *to, k2_error *err);
 /* The weights digest (see below) of slots in memory. */
 k2_digest k2_weights_digest(const k2_weights_slot *slots, size_t count);
 

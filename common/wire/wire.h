@@ -131,7 +131,9 @@ typedef struct k2_wire_engines {
 #define K2_WIRE_FIELDS_welcome(F)         \
     F(U64, lease_ms, 0)                   \
     F(STR, run_id, K2_WIRE_TEXT_MAX)      \
-    F(STR, config, K2_WIRE_CONFIG_MAX)
+    F(STR, config, K2_WIRE_CONFIG_MAX)    \
+    F(DIGEST, model, 0)                   \
+    F(DIGEST, tokenizer, 0)
 #define K2_WIRE_FIELDS_nop(F)
 #define K2_WIRE_FIELDS_ack(F)
 /* An older incarnation spoke: end. */

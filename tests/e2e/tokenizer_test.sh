@@ -30,7 +30,28 @@ for kind in kimi qwen2.json; do
     [ "$workers" = 1 ] && first=$(json "$result" weights_digest)
   done
   same "$(json "$result" weights_digest)" "$first" "weights_digest with two workers, tokenizer $kind"
+  # A checkpoint is a directory that others load: with its tokenizer, under the name that they look for.
+  saved="$SCRATCH/$kind-1/checkpoints/$(<"$SCRATCH/$kind-1/checkpoints/latest")"
+  same "$("$K2RL" data tokens --tokenizer "$saved" --ids "Hello, 世界!")" "$("$K2RL" data tokens --tokenizer "$vectors/$kind" --ids "Hello, 世界!")" \
+    "ids by the tokenizer that was saved with the weights ($kind)"
   text='Hello, 世界! <|im_end|>'
   ids=$("$K2RL" data tokens --tokenizer "$vectors/$kind" --ids "$text" | head -n 1)
   same "$("$K2RL" data tokens --tokenizer "$vectors/$kind" --decode "$ids")" "$text" "text through tokens of $kind"
 done
+
+# A worker that finds another tokenizer or model than the master has is refused by name, and the run ends saying so.
+swapped() { # NAME ROLE FILE CHANGE WHAT: while the run goes on the file changes, and the worker must start anew
+  local status=0
+  mkdir -p "$SCRATCH/$1.files"
+  cp "$vectors/kimi/"* model.json "$SCRATCH/$1.files/"
+  start "$1" "${own[@]}" --set iterations=1000 --set tokenizer.kind=auto --set tokenizer.path="$SCRATCH/$1.files" \
+    --set model.config="$SCRATCH/$1.files/model.json" --set master.restarts_max=1
+  await "the first iteration of $1" "grep -q 'iteration 1/' $SCRATCH/$1/logs/master-0.log"
+  sed -i "$4" "$SCRATCH/$1.files/$3"
+  kill -9 $(workers "$2" "$master")
+  wait "$wrapper_of" || status=$?
+  [ "$status" = 2 ] || [ "$status" = 1 ] || fail "$1 ended with status $status"
+  grep -q "$2-0 died.*exited with 2.*the $5 here is not the master's" "$SCRATCH/$1.err" || fail "$1: $(tail -n 2 "$SCRATCH/$1.err")"
+}
+swapped other-tokenizer rollout tokenizer_config.json '1s/^{/{ /' tokenizer
+swapped other-model trainer model.json 's/"rope_theta": 10000.0/"rope_theta": 20000.0/' model

@@ -43,7 +43,7 @@ static k2_weights_format format; /* f32 in one file where a test does not say ot
 
 static k2_code write_at(const char *dir, model *x, k2i_checkpoint *state, k2_error *err)
 {
-    return k2i_checkpoint_write(dir, &x->dims, &format, x->layout, x->params, x->m, x->v, state, err);
+    return k2i_checkpoint_write(dir, &x->dims, &format, x->layout, x->params, x->m, x->v, NULL, state, err);
 }
 
 static void test_round_trip(void **state)
