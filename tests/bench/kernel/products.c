@@ -120,12 +120,13 @@ static void bench_product(bool bf16, bench_form form, size_t m, size_t n, size_t
         share[i] = flop / mine / (bench_peak(bf16) * threads);
     }
     for (int r = 0; bench_rivals[r]; r++) {
+        if (!theirs[r]) continue;
         double other = bench_median(ratio[r], TURNS);
         if (*against == '\0' || other < best) {
             best = other;
             against = bench_rivals[r]->name;
         }
-        if (theirs[r]) bench_rivals[r]->end(theirs[r]);
+        bench_rivals[r]->end(theirs[r]);
     }
     char name[64];
     snprintf(name, sizeof(name), "gemm_%s%s_%zux%zux%zu_t%u", bf16 ? "bf16_" : "", forms[form], m, n, k, threads);

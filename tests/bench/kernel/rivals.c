@@ -79,6 +79,7 @@ static dnnl_memory_desc_t plain(dnnl_data_type_t type, size_t rows, size_t cols,
 
 static void *dnn_begin_as(bench_form form, bool bf16, size_t m, size_t n, size_t k, uint32_t threads, bool packed)
 {
+    if (bf16 && k2_kern_isa() < K2_ISA_AVX512) return NULL; /* it has none there */
     dnn *p = k2_alloc(sizeof(*p));
     dnnl_matmul_desc_t desc;
     dnnl_primitive_desc_t pd;

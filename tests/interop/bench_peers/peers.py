@@ -130,7 +130,8 @@ def torch_generate(torch, model, threads, vocab, ours):
         agreement(f"pytorch, batch {batch}", mine.ids, out)
 
 
-def torch_train(torch, model, threads, vocab, ours):
+def torch_train(torch, model, threads, vocab, ours, bf16):
+    """With bf16 PyTorch computes under autocast, and its weights stay f32, as ours do."""
     tokens = SEQUENCES * LENGTH
     ids = torch.tensor([(i * 7919 + i // 3) % vocab for i in range(tokens)]).reshape(SEQUENCES, LENGTH)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
@@ -138,7 +139,8 @@ def torch_train(torch, model, threads, vocab, ours):
 
     def theirs():
         def run():
-            loss = model(ids, labels=ids, use_cache=False).loss
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = model(ids, labels=ids, use_cache=False).loss
             losses[1].append(loss.item())
             loss.backward()
             optimizer.step()
@@ -150,9 +152,10 @@ def torch_train(torch, model, threads, vocab, ours):
         losses[0].append(loss)
         return wall, cpu
 
-    compare(f"train_{SEQUENCES}x{LENGTH}_t{threads}", tokens, f"pytorch f32 ({ways['pytorch']} experts)", mine, theirs)
+    name, kind = ("_bf16", "bf16 autocast") if bf16 else ("", "f32")
+    compare(f"train_{SEQUENCES}x{LENGTH}_t{threads}{name}", tokens, f"pytorch {kind} ({ways['pytorch']} experts)", mine, theirs)
     difference = max(abs(a - b) for a, b in zip(*losses))
-    say(f"pytorch: losses of {len(losses[0])} steps differ by at most {difference:.1e}")
+    say(f"pytorch {kind}: losses of {len(losses[0])} steps differ by at most {difference:.1e}")
 
 
 def fastest_experts(torch, model, vocab):
@@ -176,7 +179,7 @@ def fastest_experts(torch, model, vocab):
     say(f"pytorch runs experts as {best}")
 
 
-def peer_torch(directory, threads, ours):
+def peer_torch(directory, threads, ours, ours_bf16):
     try:
         import torch
         import transformers
@@ -189,7 +192,10 @@ def peer_torch(directory, threads, ours):
     vocab = model.config.vocab_size
     fastest_experts(torch, model, vocab)
     torch_generate(torch, model.eval(), threads, vocab, ours)
-    torch_train(torch, model.train(), threads, vocab, ours)
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    torch_train(torch, model.train(), threads, vocab, ours, False)
+    model.load_state_dict(start)
+    torch_train(torch, model, threads, vocab, ours_bf16, True)
 
 
 # ---- llama.cpp
@@ -304,7 +310,7 @@ def main():
             ours.ask(f"save {directory}")
             peer_vllm(directory, threads, ours)
             peer_llama(directory, threads, ours, ours_bf16)
-            peer_torch(directory, threads, ours)
+            peer_torch(directory, threads, ours, ours_bf16)
             ours.close()
             ours_bf16.close()
 
