@@ -1,4 +1,4 @@
-/* core: events, phases, and the decision what comes next. See core_int.h. */
+/* core: events, and the ends of phases. See core_int.h. */
 #include "master/core_int.h"
 
 #include <stdio.h>
@@ -6,263 +6,6 @@
 
 #include "common/base/planted.h"
 #include "common/log/log.h"
-
-static const char *const phase_names[K2M_PHASE_COUNT] = {"start",  "join",     "init",  "pretrain", "save",
-                                                         "latest", "batch",    "train", "publish",  "distribute",
-                                                         "eval",   "generate", "stop",  "end"};
-
-const char *k2m_phase_name(k2m_phase p)
-{
-    return phase_names[p];
-}
-
-bool k2m_phase_timed(k2m_phase p)
-{
-    return p == K2M_PHASE_START || p == K2M_PHASE_DISTRIBUTE || p == K2M_PHASE_EVAL || p == K2M_PHASE_GENERATE ||
-           p == K2M_PHASE_BATCH || p == K2M_PHASE_LATEST;
-}
-
-/* ---- outbox -------------------------------------------------------------------------------------------------------- */
-
-k2m_action *k2m_act(k2m_core *m, k2m_action_type type)
-{
-    K2_ASSERT(m->outbox.count < m->outbox.capacity);
-    k2m_action *a = &m->outbox.list[m->outbox.count++];
-    memset(a, 0, sizeof *a);
-    a->type = type;
-    return a;
-}
-
-bool k2m_room(const k2m_core *m, uint32_t count)
-{
-    return m->outbox.count + count + k2m_worker_actions(m) + K2M_OUTBOX_RESERVE <= m->outbox.capacity;
-}
-
-/* Texts hold what workers and users' programs said: a terminal shows them, so nothing in them may steer it or begin a line. */
-static void plain(char *s)
-{
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f) *s = '?';
-}
-
-void k2m_log(k2m_core *m, int level, const char *fmt, ...)
-{
-    if (!k2m_room(m, 0)) return;
-    k2m_action *a = k2m_act(m, K2M_ACT_LOG);
-    a->level = level;
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(a->text, sizeof a->text, fmt, ap);
-    va_end(ap);
-    plain(a->text);
-}
-
-/* Once in a step: one look shows all processes. */
-void k2m_stacks_ask(k2m_core *m, const char *fmt, ...)
-{
-    if (m->stacks_asked || !k2m_room(m, 0)) return;
-    m->stacks_asked = true;
-    k2m_action *a = k2m_act(m, K2M_ACT_STACKS);
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(a->text, sizeof a->text, fmt, ap);
-    va_end(ap);
-}
-
-void k2m_phase_set(k2m_core *m, k2m_phase p)
-{
-    m->phase = p;
-    m->phase_since_ns = m->progress_ns = m->now_ns;
-}
-
-/* The text of a failure, and behind it which process went first when some have just ended, unless it speaks of that one anyhow.
- * What ended because of the failure is no cause of it; but a crash ends its process only after its report. */
-static void fail_text(const k2m_core *m, uint64_t failed_ns, char out[K2M_TEXT_MAX])
-{
-    k2m_incident x;
-    char how[160], cause[256];
-    snprintf(out, K2M_TEXT_MAX, "%s", m->fail_text);
-    k2m_exits_incident(&m->exits, &x);
-    if (x.count == 0 || failed_ns > x.list[x.count - 1]->at_ns + K2M_EXIT_GAP_NS) return;
-    const k2m_exit *first = x.list[0];
-    if (first->at_ns > failed_ns + (k2m_exit_crashed(first) ? K2M_EXIT_TIE_NS : 0)) return;
-    size_t name = strlen(first->name);
-    if (strncmp(out, first->name, name) == 0 && out[name] == ' ') return;
-    k2m_exit_how(first, how, sizeof how);
-    int n = snprintf(cause, sizeof cause, "; first cause: %s %s", first->name, how);
-    size_t at = K2_MIN(strlen(out), K2M_TEXT_MAX - 1 - (size_t)n); /* where both are too long it is cut in front of the cause */
-    memcpy(out + at, cause, (size_t)n + 1);
-}
-
-/* The run cannot go on: everything is stopped at once, and the text is what people see. */
-void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...)
-{
-    if (m->failing || m->phase == K2M_PHASE_END) return;
-    m->failing = true;
-    m->fail_code = code;
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(m->fail_text, sizeof m->fail_text, fmt, ap);
-    va_end(ap);
-    plain(m->fail_text);
-    char text[K2M_TEXT_MAX];
-    fail_text(m, m->now_ns, text);
-    k2m_log(m, K2_LOG_ERROR, "%s", text);
-    k2m_phase_set(m, K2M_PHASE_STOP);
-    k2m_stop_all(m);
-}
-
-/* ---- what comes next ------------------------------------------------------------------------------------------------ */
-
-#define PRETRAIN_SLICE 10u /* steps of one PRETRAIN command: how often people hear of it */
-
-static bool only_pretrain(const k2m_core *m)
-{
-    return strcmp(m->c.config->mode, "pretrain") == 0;
-}
-
-static void barrier_phase(k2m_core *m, k2m_phase p, k2_msg_type type)
-{
-    k2m_phase_set(m, p);
-    k2m_barrier(m, type);
-}
-
-static void begin_pretrain(k2m_core *m)
-{
-    const k2_config *c = m->c.config;
-    uint64_t every = 10 * c->run_checkpoint_every, to = m->trainer_pretrain + PRETRAIN_SLICE;
-    m->pretrain_from = m->trainer_pretrain;
-    to = K2_MIN(to, (m->trainer_pretrain / every + 1) * every); /* slices end where checkpoints are due */
-    m->pretrain_to = K2_MIN(to, c->pretrain_steps);
-    barrier_phase(m, K2M_PHASE_PRETRAIN, K2_MSG_PRETRAIN);
-}
-
-/* The checkpoint that there is has these very weights: only the iteration went on. */
-static bool same_weights_saved(const k2m_core *m)
-{
-    return m->checkpoint.exists && m->checkpoint.step == m->trainer_step && m->checkpoint.pretrain == m->trainer_pretrain;
-}
-
-static void begin_save(k2m_core *m)
-{
-    if (same_weights_saved(m)) {
-        m->checkpoint.iteration = m->iteration;
-        k2m_record_checkpoint(m);
-        k2m_act(m, K2M_ACT_COMPACT);
-        k2m_decide(m);
-        return;
-    }
-    /* Numbered by all steps ever taken, so that no checkpoint is written over one that the journal may still name. */
-    m->saving = (k2m_checkpoint){.exists = true,
-                                 .number = m->trainer_pretrain + m->trainer_step,
-                                 .step = m->trainer_step,
-                                 .pretrain = m->trainer_pretrain,
-                                 .iteration = m->iteration};
-    snprintf(m->dir_text, sizeof m->dir_text, "%s/step_%07llu", m->c.checkpoints_dir, (unsigned long long)m->saving.number);
-    barrier_phase(m, K2M_PHASE_SAVE, K2_MSG_SAVE);
-}
-
-static void begin_batch(k2m_core *m, uint64_t step)
-{
-    k2m_phase_set(m, K2M_PHASE_BATCH);
-    m->batch_step = step;
-    k2m_act(m, K2M_ACT_BATCH)->step = step;
-    uint64_t group;
-    uint32_t size, at = 0;
-    for (m->batch_groups = m->batch_flat = 0; k2_replay_group_next(m->replay, step, &at, &group, &size);)
-        *(k2m_batch_leaves_out(m, group) ? &m->batch_flat : &m->batch_groups) += 1;
-}
-
-static bool saved(const k2m_core *m)
-{
-    return m->checkpoint.exists && m->checkpoint.step == m->trainer_step && m->checkpoint.pretrain == m->trainer_pretrain &&
-           m->checkpoint.iteration == m->iteration;
-}
-
-static void begin_stop(k2m_core *m)
-{
-    k2m_phase_set(m, K2M_PHASE_STOP);
-    k2m_stop_all(m);
-}
-
-/* The end of the run or of this process: everything saved, then STOP. `whole`: no iteration is left. */
-static void finish(k2m_core *m, bool whole)
-{
-    if (!saved(m)) {
-        begin_save(m);
-        return;
-    }
-    if (whole && !m->finished) k2m_record_finished(m);
-    begin_stop(m);
-}
-
-static void decide_pretrain(k2m_core *m)
-{
-    const k2_config *c = m->c.config;
-    bool due = m->trainer_pretrain > 0 && m->trainer_pretrain % (10 * c->run_checkpoint_every) == 0;
-    if (m->stop_asked || (only_pretrain(m) && m->trainer_pretrain >= c->pretrain_steps))
-        finish(m, m->trainer_pretrain >= c->pretrain_steps);
-    else if (due && !saved(m))
-        begin_save(m);
-    else
-        begin_pretrain(m);
-}
-
-static bool eval_due(const k2m_core *m)
-{
-    const k2_config *c = m->c.config;
-    if (k2m_core_eval_wanted(m) == 0 || m->stop_asked) return false;
-    if (!m->evaluated_before) return true;
-    if (m->evaluated_iteration == m->iteration) return false;
-    return m->iteration >= c->iterations || (c->run_eval_every > 0 && m->iteration % c->run_eval_every == 0);
-}
-
-/* Consumed groups are kept until a checkpoint covers them: one is due when its time has come, or when no room is left for them.
- */
-static bool save_due(const k2m_core *m)
-{
-    const k2_config *c = m->c.config;
-    if (!m->checkpoint.exists) return true;
-    if (saved(m)) return false;
-    k2_replay_counts n = k2_replay_count(m->replay);
-    uint32_t groups_max = k2m_replay_config(c, m->c.prompts.length_max).groups_max;
-    return (m->iteration > 0 && m->iteration % c->run_checkpoint_every == 0 && m->checkpoint.iteration != m->iteration) ||
-           m->journal_pressed || n.groups + k2m_step_groups(c) > groups_max ||
-           m->trainer_step - m->checkpoint.step + 2 > m->digest_count;
-}
-
-void k2m_decide(k2m_core *m)
-{
-    k2_replay_counts n = k2_replay_count(m->replay);
-    if (m->failing || m->phase >= K2M_PHASE_STOP) return;
-    if (!m->trainers_ready) {
-        if (!k2m_trainers_up(m) || !k2m_trainers_idle(m)) /* k2m_core_step comes here again when they are */
-            k2m_phase_set(m, K2M_PHASE_START);
-        else
-            barrier_phase(m, K2M_PHASE_JOIN, K2_MSG_JOIN);
-    } else if (m->trainer_step == 0 && (only_pretrain(m) || m->trainer_pretrain < m->c.config->pretrain_steps)) {
-        decide_pretrain(m);
-    } else if (!m->checkpoint.exists || m->checkpoint.pretrain != m->trainer_pretrain) {
-        begin_save(m); /* the start that every recovery may go back to: pretraining is not done twice */
-    } else if (m->trainer_step < n.step_consumed && !K2_PLANTED(OLD_VERSION_IN_FORCE)) {
-        begin_batch(m, m->trainer_step + 1);
-    } else if (!m->published) {
-        barrier_phase(m, K2M_PHASE_PUBLISH, K2_MSG_PUBLISH);
-    } else if (!k2m_delivered(m)) {
-        k2m_phase_set(m, K2M_PHASE_DISTRIBUTE);
-        k2m_deliver(m);
-    } else if (n.step_taken > n.step_consumed) {
-        begin_batch(m, n.step_taken);
-    } else if (eval_due(m)) {
-        k2m_eval_begin(m);
-    } else if (m->iteration >= m->c.config->iterations || m->stop_asked) {
-        finish(m, m->iteration >= m->c.config->iterations);
-    } else if (save_due(m)) {
-        begin_save(m);
-    } else {
-        k2m_generate_begin(m);
-    }
-}
 
 /* ---- ends of phases ------------------------------------------------------------------------------------------------- */
 
@@ -368,7 +111,8 @@ static void published(k2m_core *m)
 static void saved_now(k2m_core *m)
 {
     m->checkpoint = m->saving;
-    if (only_pretrain(m)) m->digests[0] = m->barrier_digest; /* the only version that there is; it goes into the STATE record */
+    if (k2m_only_pretrain(m))
+        m->digests[0] = m->barrier_digest; /* the only version that there is; it goes into the STATE record */
     k2m_record_checkpoint(m);
     k2m_act(m, K2M_ACT_COMPACT);
     k2m_report_put(m, &(k2m_report){.kind = K2M_REPORT_SAVE,
@@ -394,7 +138,7 @@ static void barrier_done(k2m_core *m)
 {
     if (m->phase != K2M_PHASE_JOIN && m->phase != K2M_PHASE_INIT) m->batch_fails = 0;
     switch (m->phase) {
-    case K2M_PHASE_JOIN: barrier_phase(m, K2M_PHASE_INIT, K2_MSG_INIT); break;
+    case K2M_PHASE_JOIN: k2m_phase_begin(m, K2M_PHASE_INIT, K2_MSG_INIT); break;
     case K2M_PHASE_INIT:
         m->trainers_ready = true;
         m->trainer_step = m->checkpoint.exists ? m->checkpoint.step : 0;
@@ -525,7 +269,7 @@ static void asked_to_stop(k2m_core *m)
     m->stop_asked++;
     if (m->stop_asked == 1) {
         k2m_log(m, K2_LOG_INFO, "draining: this iteration is finished and saved; once more to stop at once");
-        if (m->phase == K2M_PHASE_START) begin_stop(m); /* nothing is under way that is not in the journal */
+        if (m->phase == K2M_PHASE_START) k2m_stop_begin(m); /* nothing is under way that is not in the journal */
         if (m->phase == K2M_PHASE_EVAL) {
             m->inflight = m->scores_inflight = m->score_count = 0; /* it is done again after the next start */
             k2m_decide(m);
@@ -547,7 +291,7 @@ static void batch_ready(k2m_core *m, const k2m_event *ev)
     m->batch_bytes = ev->bytes;
     m->batch_digest = ev->digest;
     m->train_from_ns = m->now_ns;
-    barrier_phase(m, K2M_PHASE_TRAIN, K2_MSG_TRAIN);
+    k2m_phase_begin(m, K2M_PHASE_TRAIN, K2_MSG_TRAIN);
 }
 
 static bool all_in(k2m_core *m)
@@ -593,7 +337,7 @@ static void settle(k2m_core *m)
         k2m_phase_set(m, K2M_PHASE_END);
         k2m_action *a = k2m_act(m, K2M_ACT_EXIT);
         a->code = m->failing ? m->fail_code : K2_OK;
-        if (m->failing) fail_text(m, stopping_ns, a->text);
+        if (m->failing) k2m_fail_text(m, stopping_ns, a->text);
     }
 }
 

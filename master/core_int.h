@@ -456,17 +456,29 @@ enum {
     K2M_REC_RATES
 };
 
+/* memory.c */
+uint32_t k2m_worker_actions(const k2m_core *m); /* most that one step may have for workers */
+
+/* core.c */
+void k2m_report_put(k2m_core *m, const k2m_report *report);
+
+/* outbox.c */
 k2m_action *k2m_act(k2m_core *m, k2m_action_type type);
 bool k2m_room(const k2m_core *m, uint32_t count); /* of the outbox */
-uint32_t k2m_worker_actions(const k2m_core *m);   /* most that one step may have for workers */
 void k2m_log(k2m_core *m, int level, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void k2m_fail(k2m_core *m, k2_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* What people see of a failure at that time: its text, and the end of a process that came first. */
+void k2m_fail_text(const k2m_core *m, uint64_t failed_ns, char out[K2M_TEXT_MAX]);
 void k2m_stacks_ask(k2m_core *m, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void k2m_phase_set(k2m_core *m, k2m_phase p);
 /* Something must come to an end in it every master.step_timeout_ms; the other phases have their commands' deadlines. */
 bool k2m_phase_timed(k2m_phase p);
-void k2m_report_put(k2m_core *m, const k2m_report *report);
+
+/* decide.c */
 void k2m_decide(k2m_core *m);
+bool k2m_only_pretrain(const k2m_core *m);
+void k2m_phase_begin(k2m_core *m, k2m_phase p, k2_msg_type type); /* with its command to all trainers */
+void k2m_stop_begin(k2m_core *m);
 
 /* census.c */
 void k2m_fleet_init(k2m_core *m);
