@@ -176,7 +176,6 @@ static k2_code run(fetch *f, k2_error *err)
     k2_code code = open_sources(f, err);
     if (code != K2_OK) return code;
     code = k2_xfer_segment_create(f->p->xfer, f->bytes, &f->segment, err);
-    if (code != K2_OK) return code;
     if (code == K2_OK) code = fetch_data(f, err);
     if (code != K2_OK) return code;
     char *memory = k2_xfer_segment_memory(f->segment), *data = memory + f->layout.data_offset;

@@ -207,8 +207,7 @@ typedef struct k2_attn {
 
 /* k2_kern_attn_fwd - one query row against keys 0 .. count-1.
  *
- *   s[h,t] = scale * (q[h] . key[t])   (tree over W);   p = softmax_t(s)   (sum: tree over t);   o[h,c] = sum_t p[h,t] key[t,c]
- * (chain)
+ *   s[h,t] = scale * (q[h] . key[t])   (tree over W);   p = softmax_t(s)   (sum: tree over t);   o[h,c] = sum_t p[h,t] key[t,c]  (chain)
  *
  * shapes   q [H,W]; o [H,C] out; scratch [H, round_up(count,16)], holds p on return
  * keeps    nothing: the backward computes p again
@@ -264,18 +263,17 @@ void k2_kern_route_fwd(const k2_router *r, size_t rows, const float *logits, con
 void k2_kern_route_bwd(const k2_router *r, size_t rows, const float *scores, const uint32_t *index, const float *d_weight,
                        float *d_logits);
 
-/* k2_kern_route_load, _balance, _balance_bwd - the auxiliary loss of one sequence, which keeps its tokens from crowding a few
- * experts.
+/* k2_kern_route_load, _balance, _balance_bwd - the auxiliary loss of one sequence, which keeps its tokens from crowding a few experts.
  *
- *   f[e] = E / (K T) * (tokens that took e);   p[t,e] = score[t,e] / (sum of the row + 1e-20);   balance = 1/T sum_t sum_e f[e]
- * p[t,e]
+ *   f[e] = E / (K T) * (tokens that took e);   p[t,e] = score[t,e] / (sum of the row + 1e-20);   balance = 1/T sum_t sum_e f[e] p[t,e]
  *
  * It is 1 where experts are used evenly. f is a count and has no gradient; p's runs through its normalisation and the sigmoid.
  *
- * shapes   index [T,K], scores [T,E] as route_fwd left them; load [E] is f; bwd adds g/T f[e] dp[t,e]/dlogit to d_logits
- * [rows,E] of any `rows` of the sequence's `tokens`, whose scores it is given: g is the loss's derivative by balance threads
- * pure source   DeepSeek-V3 (2024), section 2.1.2, eq. 17 to 20 (complementary sequence-wise auxiliary loss) tests
- * tests/unit/kernel/route_test.c, tests/unit/model/grad_test.c
+ * shapes   index [T,K], scores [T,E] as route_fwd left them; load [E] is f; bwd adds g/T f[e] dp[t,e]/dlogit to d_logits [rows,E] of
+ *          any `rows` of the sequence's `tokens`, whose scores it is given: g is the loss's derivative by balance
+ * threads  pure
+ * source   DeepSeek-V3 (2024), section 2.1.2, eq. 17 to 20 (complementary sequence-wise auxiliary loss)
+ * tests    tests/unit/kernel/route_test.c, tests/unit/model/grad_test.c
  */
 void k2_kern_route_load(const k2_router *r, size_t tokens, const uint32_t *index, float *load);
 double k2_kern_route_balance(const k2_router *r, size_t tokens, const float *scores, const float *load);
