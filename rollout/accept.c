@@ -26,6 +26,10 @@ static bool check_state(const k2i_server *s, const k2_openai_request *r, k2_open
 k2_code k2i_chat_render(const k2_tokenizer *t, const k2_openai_request *r, k2_tokens *out, k2_error *err)
 {
     size_t calls = 0, used = 0;
+    k2_buf tools;
+    k2_buf_init(&tools, SIZE_MAX / 4);
+    const bool sorted = !r->tools || k2_json_sorted(r->tools, strlen(r->tools), &tools);
+    K2_ASSERT(sorted);
     for (size_t i = 0; i < r->message_count; i++) calls += r->messages[i].calls.count;
     k2_token_message *messages = k2_alloc_array(r->message_count, sizeof *messages);
     k2_token_call *list = k2_alloc_array(K2_MAX(calls, (size_t)1), sizeof *list);
@@ -41,8 +45,9 @@ k2_code k2i_chat_render(const k2_tokenizer *t, const k2_openai_request *r, k2_to
         for (size_t k = 0; k < m->calls.count; k++)
             list[used++] = (k2_token_call){.id = m->calls.list[k].id, .arguments = m->calls.list[k].arguments.data};
     }
-    const k2_token_chat chat = {.messages = messages, .count = r->message_count, .tools = r->tools, .generate = true};
+    const k2_token_chat chat = {.messages = messages, .count = r->message_count, .tools = tools.data, .generate = true};
     const k2_code code = k2_tokenizer_render(t, &chat, out, err);
+    k2_buf_fini(&tools);
     k2_free(messages);
     k2_free(list);
     return code;

@@ -109,7 +109,7 @@ typedef struct k2_openai_request {
     size_t prompt_ids_count;
     k2_openai_message *messages;
     size_t message_count;
-    char *tools;           /* their declaration as k2_json_sorted writes it; NULL: none */
+    char *tools;           /* their declaration as it came, JSON that k2_json_sorted takes; NULL: none */
     bool tool_choice_none; /* answers are text, whatever they look like */
     bool one_call;         /* parallel_tool_calls is false */
     uint32_t max_tokens;        /* 1 .. K2_OPENAI_TOKENS_MAX; 0 where only the prompt is asked about; in chat also given as max_completion_tokens */

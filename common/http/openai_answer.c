@@ -191,11 +191,34 @@ static bool read_usage(const cJSON *root, k2_openai_answer *a)
     return a->has_usage = true;
 }
 
+/* Where the strings that say why it ended are kept. */
+typedef struct ends {
+    const cJSON *reason;
+    size_t finish, stop;
+    bool text; /* a stop string */
+} ends;
+
+static const char *read_ends(k2_openai_parsed *p, const cJSON *choice, ends *out)
+{
+    k2_openai_answer *a = &p->a;
+    const cJSON *stop = get(choice, "stop_reason");
+    uint64_t id = 0;
+    size_t n;
+    out->reason = get(choice, "finish_reason");
+    out->text = cJSON_IsString(stop);
+    a->has_stop_id = stop && !out->text;
+    if (!keep(p, out->reason, &out->finish, &n)) return "finish_reason";
+    if (a->has_stop_id && (!k2i_openai_read_u64(stop, &id) || id > INT32_MAX)) return "stop_reason";
+    a->stop_id = (uint32_t)id;
+    return keep(p, out->text ? stop : NULL, &out->stop, &n) ? NULL : "stop_reason";
+}
+
 /* Answers the name of the member that is wrong, NULL when all is well. */
 static const char *read_all(k2_openai_parsed *p, const cJSON *root)
 {
     k2_openai_answer *a = &p->a;
-    size_t id, model, text, finish, stop, n, lp_count;
+    size_t id, model, text, n, lp_count;
+    ends end;
     const cJSON *created = get(root, "created"), *choices = get(root, "choices");
     if (choices && !cJSON_IsArray(choices)) return "choices";
     const cJSON *choice = choices ? choices->child : NULL;
@@ -206,13 +229,8 @@ static const char *read_all(k2_openai_parsed *p, const cJSON *root)
     if (!keep(p, get(root, "id"), &id, &n)) return "id";
     if (!keep(p, get(root, "model"), &model, &n)) return "model";
     if (!keep(p, message ? get(message, "content") : get(choice, "text"), &text, &a->text_bytes)) return "text";
-    const cJSON *reason = get(choice, "finish_reason");
-    if (!keep(p, reason, &finish, &n)) return "finish_reason";
-    const cJSON *stopped = get(choice, "stop_reason");
-    uint64_t stop_id = 0;
-    a->has_stop_id = stopped && !cJSON_IsString(stopped);
-    if (a->has_stop_id && (!k2i_openai_read_u64(stopped, &stop_id) || stop_id > INT32_MAX)) return "stop_reason";
-    if (!keep(p, a->has_stop_id ? NULL : stopped, &stop, &n)) return "stop_reason";
+    const char *wrong = read_ends(p, choice, &end);
+    if (wrong) return wrong;
     if (!read_calls(p, get(message, "tool_calls"))) return "tool_calls";
     if (created && !k2i_openai_read_u64(created, &a->created)) a->created = 0; /* some send fractions of a second */
     const cJSON *ids = get(choice, "token_ids"), *prompt_ids = get(choice, "prompt_token_ids");
@@ -229,9 +247,8 @@ static const char *read_all(k2_openai_parsed *p, const cJSON *root)
     a->id = p->text.data + id;
     a->model = p->text.data + model;
     a->text = p->text.data + text;
-    a->finish_reason = reason ? p->text.data + finish : NULL;
-    a->stop_text = stopped && !a->has_stop_id ? p->text.data + stop : NULL;
-    a->stop_id = (uint32_t)stop_id;
+    a->finish_reason = end.reason ? p->text.data + end.finish : NULL;
+    a->stop_text = end.text ? p->text.data + end.stop : NULL;
     a->calls = p->calls.list;
     a->call_count = p->calls.count;
     a->ids = ids ? p->ids : NULL;

@@ -231,9 +231,10 @@ bool k2i_chat_tools(k2i_reader *x, const cJSON *v)
     k2_buf sorted;
     k2_buf_init(&sorted, SIZE_MAX / 4);
     bool ok = k2_json_member(x->body, x->body_bytes, "tools", &text, &n) && k2_json_sorted(text, n, &sorted);
-    if (ok) x->r->tools = k2_strndup(sorted.data, sorted.len);
     k2_buf_fini(&sorted);
-    return ok || k2i_reader_bad(x, "tools", "no JSON in the strict sense, or a name twice in an object");
+    if (!ok) return k2i_reader_bad(x, "tools", "no JSON in the strict sense, or a name twice in an object");
+    x->r->tools = k2_strndup(text, n);
+    return true;
 }
 
 bool k2i_chat_tool_choice(k2i_reader *x, const cJSON *v)

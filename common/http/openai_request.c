@@ -84,6 +84,15 @@ static bool p_stream_options(k2i_reader *x, const cJSON *v)
     return !usage || cJSON_IsNull(usage) || k2i_reader_bool(x, usage, &x->r->include_usage);
 }
 
+static bool *ext_flag(k2_openai_ext *k, const char *name)
+{
+    return strcmp(name, "train") == 0        ? &k->train
+           : strcmp(name, "repetition") == 0 ? &k->repetition
+           : strcmp(name, "resumed") == 0    ? &k->resumed
+           : strcmp(name, "calls") == 0      ? &k->calls
+                                             : NULL;
+}
+
 static bool p_k2(k2i_reader *x, const cJSON *v)
 {
     static const char *const names[] = {"trajectory", "group", "position",   "digest", "seed",
@@ -95,11 +104,7 @@ static bool p_k2(k2i_reader *x, const cJSON *v)
         const char *name = e->string;
         char at[64];
         snprintf(at, sizeof at, "k2.%s", name);
-        bool *flag = strcmp(name, "train") == 0        ? &k->train
-                     : strcmp(name, "repetition") == 0 ? &k->repetition
-                     : strcmp(name, "resumed") == 0    ? &k->resumed
-                     : strcmp(name, "calls") == 0      ? &k->calls
-                                                       : NULL;
+        bool *flag = ext_flag(k, name);
         bool *has = strcmp(name, "trajectory") == 0 ? &k->has_trajectory
                     : strcmp(name, "group") == 0    ? &k->has_group
                     : strcmp(name, "seed") == 0     ? &k->has_seed

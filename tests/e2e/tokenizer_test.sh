@@ -24,7 +24,18 @@ refuse 'tokenizer.path: is empty' --set tokenizer.kind=json
 refuse 'has its patterns in its file' --set tokenizer.kind=json --set tokenizer.path="$vectors/qwen2.json" --set tokenizer.pattern=kimi
 
 sed -i 's/"vocab_size": 264/"vocab_size": 896/' model.json
+tool='{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}'
+echo "{\"prompt\": \"Say 1\", \"answer\": \"1\", \"tools\": [$tool]}" >tools.jsonl
+refuse 'tools.jsonl:1: tools: the chat layout "chatml" has none' --set tokenizer.kind=auto --set tokenizer.path="$vectors/qwen2.json" \
+  --set data.prompts=tools.jsonl
 for kind in kimi qwen2.json; do
+  [ "$kind" = kimi ] && for i in 9 10; do # two prompts with tools, one of them behind a tool's answer
+    call="{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"functions.f:0\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}"
+    more=,$call,"{\"role\":\"tool\",\"tool_call_id\":\"functions.f:0\",\"name\":\"f\",\"content\":\"$i\"}"
+    [ $i = 9 ] && more=
+    echo "{\"messages\":[{\"role\":\"user\",\"content\":\"Say $i\"}$more],\"answer\":\"$i\",\"tools\":[$tool]}" >>prompts.jsonl
+  done
+  [ "$kind" = kimi ] || sed -i /tools/d prompts.jsonl # ChatML has none
   for workers in 1 2; do
     run "$kind-$workers" "${own[@]}" --set tokenizer.kind=auto --set tokenizer.path="$vectors/$kind" --set rollout.workers=$workers
     [ "$workers" = 1 ] && first=$(json "$result" weights_digest)
