@@ -49,14 +49,19 @@ def say(text):
 class Process:
     """A program that answers one line to each line."""
 
-    def __init__(self, *command, quiet=False):
-        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                                      stderr=subprocess.DEVNULL if quiet else None)
+    def __init__(self, *command, log=None):
+        """`log` gets what it says on stderr, which is shown otherwise."""
+        self.log = log and open(log, "w+", encoding="utf-8", errors="replace")
+        self.child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, stderr=self.log)
 
     def line(self):
         answer = self.child.stdout.readline()
         if not answer:
-            raise RuntimeError(f"{self.child.args[0]} ended with status {self.child.wait()}")
+            status, said = self.child.wait(), ""
+            if self.log:
+                self.log.seek(0)
+                said = "".join(line for line in self.log if "Error" in line)[-200:].strip().replace("\n", " ").replace(",", ";")
+            raise RuntimeError(f"{self.child.args[0]} ended with status {status} {said}")
         return answer.split()
 
     def ask(self, text):
@@ -67,6 +72,8 @@ class Process:
     def close(self):
         self.child.stdin.close()
         self.child.wait()
+        if self.log:
+            self.log.close()
 
 
 def compare(name, tokens, against, ours, theirs):
@@ -246,7 +253,9 @@ vllm_best = []  # the fastest of them, once it is known
 
 def vllm_start(directory, threads, way):
     cache = os.path.join(os.path.dirname(os.path.abspath(sys.argv[1])), "vllm_cache")
-    theirs = Process(os.environ["K2_VLLM_PYTHON"], os.path.join(HERE, "vllm_side.py"), directory, str(threads), way, cache)
+    os.makedirs(cache, exist_ok=True)
+    theirs = Process(os.environ["K2_VLLM_PYTHON"], os.path.join(HERE, "vllm_side.py"), directory, str(threads), way, cache,
+                     log=os.path.join(cache, "log"))
     theirs.line()
     return theirs
 
