@@ -196,11 +196,21 @@ static void swap_weights(k2i_engine *e)
     notify(e);
 }
 
+/* Helpers of the model that steps run on are kept awake from step to step. */
+static void keep_awake(k2_model **awake, k2_model *model)
+{
+    if (*awake == model) return;
+    if (*awake) k2_model_calls_end(*awake);
+    if (model) k2_model_calls_begin(model);
+    *awake = model;
+}
+
 static void *engine_thread(void *arg)
 {
     k2_thread_begin();
     k2i_engine *e = arg;
     bool idle = false;
+    k2_model *awake = NULL;
     k2_flight_thread("engine");
     for (;;) {
         pthread_mutex_lock(&e->lock);
@@ -209,13 +219,14 @@ static void *engine_thread(void *arg)
         uint32_t running = e->stats.running, waiting = e->stats.waiting;
         take_orders(e);
         pthread_mutex_unlock(&e->lock);
-        if (stop) return NULL;
+        if (stop) break;
 
         k2_hot_begin(); /* from here to the end of the step nothing is allocated */
         uint64_t begin = k2_now_ns(), model_ns = 0;
         const k2i_row *rows;
         uint32_t count, wanted;
         k2i_todo todo = k2i_core_plan(e->core, begin, &rows, &count, &wanted);
+        keep_awake(&awake, todo == K2I_STEP ? e->active.model : NULL);
         if (todo == K2I_STEP) {
             uint64_t from = k2_now_ns();
             uint32_t span = k2_flight_begin(K2_FLIGHT_STEP, count, wanted, running, waiting);
@@ -238,6 +249,8 @@ static void *engine_thread(void *arg)
             k2_flight_mark(K2_FLIGHT_SWITCH, e->active.version, 0, 0, 0);
         }
     }
+    keep_awake(&awake, NULL);
+    return NULL;
 }
 
 /* ---- the loop's side ------------------------------------------------------------------------------------------------- */

@@ -195,6 +195,15 @@ void k2_model_free(k2_model *m)
     k2_free(m);
 }
 
+void k2_model_calls_begin(k2_model *m)
+{
+    k2_kern_team_begin(m->team);
+}
+void k2_model_calls_end(k2_model *m)
+{
+    k2_kern_team_end(m->team);
+}
+
 const k2_dims *k2_model_dims(const k2_model *m)
 {
     return &m->d;

@@ -130,6 +130,11 @@ size_t k2_model_bytes(const k2_dims *dims, k2_compute compute);
 k2_model *k2_model_new(const k2_dims *dims, k2_compute compute, uint32_t threads, k2_error *err);
 void k2_model_free(k2_model *m); /* NULL is fine */
 
+/* From begin to end call comes upon call: helpers stay awake between them, too (k2_kern_team_begin), for which a step of one token has no time
+ * to wait. On the calls' thread. */
+void k2_model_calls_begin(k2_model *m);
+void k2_model_calls_end(k2_model *m);
+
 const k2_dims *k2_model_dims(const k2_model *m);
 const k2_model_layout *k2_model_layout_of(const k2_model *m);
 float *k2_model_params(k2_model *m);       /* [floats]; write, then k2_model_params_changed */

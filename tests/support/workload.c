@@ -167,11 +167,13 @@ double workload_decode_prompt(workload_decode *w)
 double workload_decode_rest(workload_decode *w)
 {
     double start = seconds(w->threads);
+    k2_model_calls_begin(w->model);
     for (size_t p = w->prompt; p < w->positions; p++) {
         for (size_t i = 0; i < w->batch; i++) w->rows[i] = row_of(w, i, p);
         k2_model_decode(w->model, &w->kv, w->rows, w->batch, &w->arena);
         if (p + 1 < w->positions) choose(w, p + 1);
     }
+    k2_model_calls_end(w->model);
     return seconds(w->threads) - start;
 }
 
