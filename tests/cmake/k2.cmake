@@ -127,6 +127,8 @@ endfunction()
 set(K2_TEST_ENV "")
 if(K2_SANITIZE MATCHES "thread")
   set(K2_TEST_ENV "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tools/tsan.supp")
+elseif(K2_SANITIZE MATCHES "address")
+  set(K2_TEST_ENV "LSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tools/lsan.supp:print_suppressions=0")
 endif()
 
 find_package(cmocka CONFIG QUIET)
