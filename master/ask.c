@@ -4,7 +4,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 void k2m_ask(k2m_io *io, k2_net_call *call)
 {
@@ -31,7 +30,7 @@ static void fill(answer *a, const k2m_waits *waits, uint64_t now_ns)
         a->what[i] = w->what;
         a->owners[i] = w->owner;
         a->parents[i] = w->parent;
-        a->pids[i] = strcmp(w->owner, "master-0") == 0 ? (uint64_t)getpid() : w->pid;
+        a->pids[i] = w->pid;
         a->hosts[i] = w->host;
         a->since[i] = now_ns > w->since_ns ? (now_ns - w->since_ns) / K2_NS_PER_MS : 0;
         a->silent[i] = w->silent_ns / K2_NS_PER_MS;

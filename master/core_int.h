@@ -290,6 +290,7 @@ typedef struct k2m_core_config {
     k2m_prompts prompts;        /* count 0 in mode pretrain */
     uint32_t heldout;           /* held-out prompts that exist */
     uint32_t vocab;
+    uint64_t pid;                /* of the master, to be named where it is waited for; 0 = it is dead */
     const char *checkpoints_dir; /* <run dir>/checkpoints */
     void (*record)(void *arg, uint32_t type, const void *bytes, size_t len);
     void *record_arg;

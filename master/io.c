@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/flight/flight.h"
 #include "common/stack/stack.h"
@@ -203,6 +204,7 @@ static k2_code recover(k2m_io *io, k2_error *err)
                                       .length_max = run->train.length_max},
                           .heldout = run->heldout.count,
                           .vocab = run->dims.vocab_size,
+                          .pid = (uint64_t)getpid(),
                           .checkpoints_dir = checkpoints,
                           .record = record,
                           .record_arg = io};

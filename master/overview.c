@@ -165,10 +165,10 @@ static void put_waits(const k2m_core *m, uint64_t now_ns, k2m_overview *v)
     if (w.culprit <= 1) return;
     const k2m_wait *c = &w.list[w.culprit - 1];
     double s = now_ns > c->since_ns ? (double)(now_ns - c->since_ns) / 1e9 : 0;
-    char silent[64] = "";
+    char pid[32] = ", no process", silent[64] = "";
+    if (c->pid) snprintf(pid, sizeof pid, " pid %llu", (unsigned long long)c->pid);
     if (c->silent_ns) snprintf(silent, sizeof silent, ", silent for %.1f s", (double)c->silent_ns / 1e9);
-    snprintf(v->waits + at, sizeof v->waits - at, "; %s (%s pid %llu), %.1f s%s", c->what, c->owner, (unsigned long long)c->pid,
-             s, silent);
+    snprintf(v->waits + at, sizeof v->waits - at, "; %s (%s%s), %.1f s%s", c->what, c->owner, pid, s, silent);
 }
 
 void k2m_core_overview(const k2m_core *m, const k2m_told *told, uint64_t now_ns, k2m_overview *out)

@@ -40,7 +40,12 @@ __attribute__((format(printf, 5, 6))) static uint32_t line(chain *c, uint32_t pa
 {
     if (c->out->count == K2M_WAITS_MAX) return 0;
     k2m_wait *w = &c->out->list[c->out->count++];
-    *w = (k2m_wait){.parent = parent, .owner = "master-0", .host = "", .since_ns = since_ns, .deadline_ns = deadline_ns};
+    *w = (k2m_wait){.parent = parent,
+                    .owner = "master-0",
+                    .pid = c->m->c.pid,
+                    .host = "",
+                    .since_ns = since_ns,
+                    .deadline_ns = deadline_ns};
     va_list ap;
     va_start(ap, fmt);
     vsnprintf(w->what, sizeof w->what, fmt, ap);
@@ -435,13 +440,14 @@ void k2m_core_waits(const k2m_core *m, uint64_t now_ns, k2m_waits *out)
 void k2m_wait_text(const k2m_waits *waits, uint32_t i, uint64_t now_ns, char *out, size_t n)
 {
     const k2m_wait *w = &waits->list[i];
-    char left[64] = "none", silent[64] = "";
+    char pid[24] = "none", left[64] = "none", silent[64] = "";
+    if (w->pid) snprintf(pid, sizeof pid, "%llu", (unsigned long long)w->pid);
     if (w->deadline_ns && now_ns >= w->deadline_ns) snprintf(left, sizeof left, "passed");
     if (w->deadline_ns > now_ns) snprintf(left, sizeof left, "in %.1f s", (double)(w->deadline_ns - now_ns) / 1e9);
     if (w->silent_ns >= K2M_SILENT_NS) snprintf(silent, sizeof silent, " silent=%.1fs", (double)w->silent_ns / 1e9);
-    snprintf(out, n, "wait %u of %u for %u: %s; %s pid=%llu since=%.1fs deadline=%s%s%s", i + 1, waits->count, w->parent,
-             w->what, w->owner, (unsigned long long)w->pid, now_ns > w->since_ns ? (double)(now_ns - w->since_ns) / 1e9 : 0.0,
-             left, silent, waits->culprit == i + 1 ? "  <== culprit" : "");
+    snprintf(out, n, "wait %u of %u for %u: %s; %s pid=%s since=%.1fs deadline=%s%s%s", i + 1, waits->count, w->parent, w->what,
+             w->owner, pid, now_ns > w->since_ns ? (double)(now_ns - w->since_ns) / 1e9 : 0.0, left, silent,
+             waits->culprit == i + 1 ? "  <== culprit" : "");
 }
 
 void k2m_waits_log(k2m_core *m)

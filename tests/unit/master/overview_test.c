@@ -95,6 +95,7 @@ static void all_of_a_run(void **state)
     s.config.rollout_refill_max = 3;
     sim_start_master(&s);
     const k2m_told told = {.start_ns = 1, .trained = true, .reward = 0.25, .held = 3};
+    k2m_waits w;
     for (bool ended = false; !ended;) {
         ended = sim_run(&s, 7);
         take(p, s.core, &told, s.core->now_ns);
@@ -103,6 +104,10 @@ static void all_of_a_run(void **state)
         assert_true(number(p, "iteration") == (double)s.core->iteration && number(p, "held_actions") == 3);
         assert_true(number(p, "running") == k2_replay_count(s.core->replay).running);
         assert_non_null(strstr(p->v.waits, k2m_phase_name(s.core->phase)));
+        k2m_core_waits(s.core, s.core->now_ns, &w);
+        for (uint32_t i = 0; i < w.count; i++)
+            assert_true((strcmp(w.list[i].owner, "master-0") == 0) == (w.list[i].pid == SIM_MASTER_PID));
+        assert_null(strstr(p->v.waits, "pid 0"));
         assert_true(number(p, "share") >= 0 && number(p, "share") <= 1 && number(p, "left_seconds") >= 0);
     }
     assert_int_equal(s.end_code, K2_OK);

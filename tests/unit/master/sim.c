@@ -153,6 +153,7 @@ void sim_start_master(sim *s)
                                       .length_max = 5},
                           .heldout = HELDOUT,
                           .vocab = 264,
+                          .pid = SIM_MASTER_PID,
                           .checkpoints_dir = "/run/checkpoints",
                           .record = record,
                           .record_arg = s};

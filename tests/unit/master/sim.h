@@ -10,6 +10,7 @@
 #include "master/core_int.h"
 
 #define SIM_WORKERS 16u
+#define SIM_MASTER_PID 4711u
 #define SIM_CHECKPOINTS 256u
 
 typedef struct sim_record {
