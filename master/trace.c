@@ -49,8 +49,9 @@ static bool put(void *arg, const void *bytes, size_t n)
 /* Beside its place first: whoever looks at it never sees half of one. */
 static k2_code write_file(const k2_flight_trace *trace, const char *path, k2_error *err)
 {
-    char *part = k2_asprintf("%s.%d.part", path, (int)getpid());
+    char *part = k2_temp_name(path);
     k2_code code = K2_OK;
+    k2_temp_clear(path);
     FILE *f = fopen(part, "we");
     if (f == NULL) {
         code = k2_error_errno(err, errno, "%s: cannot create", part);

@@ -295,6 +295,15 @@ void k2_file_forget(const k2_mapping *m, const void *at, uint64_t n);
 size_t k2_file_peek(const char *path, char *out, size_t n);
 /* Temporary file, write, fsync, rename, fsync of the directory: after OK the new content is durable, before it the old one stands. */
 k2_code k2_file_write_atomic(const char *path, const void *data, size_t len, k2_error *err);
+/* k2_temp_name - "path.PID.tmp": where a process writes what shall stand at `path` when it is whole. k2_free it.
+ *
+ * k2_temp_clear removes what processes that died left under such names of the same path, file or directory: those whose number is nobody's
+ * here and that nobody holds. k2_temp_hold holds one until the descriptor is closed, also by death; it matters where machines share a
+ * directory, whose process numbers say nothing of one another.
+ */
+char *k2_temp_name(const char *path);
+void k2_temp_hold(int fd);
+void k2_temp_clear(const char *path);
 /* A regular file's content under another name, written as k2_file_write_atomic does. */
 k2_code k2_file_copy(const char *from, const char *to, k2_error *err);
 /* Opens a file of lines to append to, makes it where there is none. What stands behind its last line's end is cut: half a line,

@@ -120,12 +120,13 @@ static k2_code sync_parent(const char *path, k2_error *err)
 
 k2_code k2_file_write_atomic(const char *path, const void *data, size_t len, k2_error *err)
 {
-    char tmp[PATH_MAX];
-    if (snprintf(tmp, sizeof tmp, "%s.%d.tmp", path, (int)getpid()) >= (int)sizeof tmp)
-        return k2_error_set(err, K2_LIMIT, "%.200s: the path is too long", path);
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0) return k2_error_errno(err, errno, "%s: cannot create", tmp);
     k2_code code = K2_OK;
+    char *tmp = k2_temp_name(path);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        code = k2_error_errno(err, errno, "%s: cannot create", tmp);
+        goto free_name;
+    }
     for (size_t done = 0; done < len;) {
         ssize_t n = write(fd, (const char *)data + done, len - done);
         if (n < 0 && errno == EINTR) continue;
@@ -139,11 +140,13 @@ k2_code k2_file_write_atomic(const char *path, const void *data, size_t len, k2_
 close_fd:
     if (close(fd) != 0 && code == K2_OK) code = k2_error_errno(err, errno, "%s: cannot close", tmp);
     if (code == K2_OK && rename(tmp, path) != 0) code = k2_error_errno(err, errno, "%s: cannot rename to %s", tmp, path);
-    if (code != K2_OK) {
+    if (code == K2_OK)
+        code = sync_parent(path, err);
+    else
         unlink(tmp);
-        return code;
-    }
-    return sync_parent(path, err);
+free_name:
+    k2_free(tmp);
+    return code;
 }
 
 k2_code k2_file_copy(const char *from, const char *to, k2_error *err)

@@ -40,13 +40,16 @@ k2_code k2_idx_builder_begin(const char *prefix, k2_idx_dtype dtype, k2_idx_buil
     b->token_bytes = k2i_idx_dtype_bytes(dtype);
     b->idx_path = k2_asprintf("%s.idx", prefix);
     b->bin_path = k2_asprintf("%s.bin", prefix);
-    b->tmp_path = k2_asprintf("%s.bin.%d.tmp", prefix, (int)getpid());
+    b->tmp_path = k2_temp_name(b->bin_path);
+    k2_temp_clear(b->bin_path);
+    k2_temp_clear(b->idx_path);
     b->bin = fopen(b->tmp_path, "wbe");
     if (!b->bin) {
         k2_code code = k2_error_errno(err, errno, "%s: cannot create", b->tmp_path);
         k2_idx_builder_abort(b);
         return code;
     }
+    k2_temp_hold(fileno(b->bin));
     boundary_add(b, 0);
     *out = b;
     return K2_OK;

@@ -108,7 +108,6 @@ static k2_code fill(const k2_weights_dir *d, const char *from, const char *temp,
     k2i_source *sources = k2_alloc_array(k2_weights_dir_count(d), sizeof *sources);
     const size_t count = sources_make(d, format->dtype, sources);
     k2_code code = items_check(d, err);
-    if (code == K2_OK) code = k2_dir_make(temp, err);
     if (code == K2_OK) code = room_check(temp, k2i_store_bytes(sources, count, format), err);
     if (code == K2_OK) code = k2_weights_side_files_copy(from, temp, err);
     if (code == K2_OK) code = k2i_store_write(temp, sources, count, format, progress, err);
@@ -135,10 +134,15 @@ static k2_code convert(const char *from, const char *to, const k2_weights_format
     if (lstat(to, &st) == 0) return exists_already(to, err);
     k2_code code = k2_weights_dir_open(from, &d, err);
     if (code != K2_OK) return code;
-    char *temp = k2_asprintf("%s.%d.tmp", to, (int)getpid());
-    code = fill(d, from, temp, format, progress, err);
+    char *temp = k2_temp_name(to);
+    k2_temp_clear(to);
+    code = k2_dir_make(temp, err);
+    int held = open(temp, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (held >= 0) k2_temp_hold(held);
+    if (code == K2_OK) code = fill(d, from, temp, format, progress, err);
     if (code == K2_OK) code = place(temp, to, err);
     if (code != K2_OK) (void)k2_dir_remove(temp, NULL);
+    if (held >= 0) close(held);
     k2_weights_dir_close(d);
     k2_free(temp);
     return code;

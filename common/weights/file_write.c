@@ -101,8 +101,7 @@ k2_code k2i_writer_begin(const char *path, const k2i_written *tensors, size_t co
 {
     k2_code code;
     k2i_writer *w = k2_alloc(sizeof *w);
-    *w = (k2i_writer){
-        .path = k2_strdup(path), .temp = k2_asprintf("%s.%d.tmp", path, (int)getpid()), .tensors = tensors, .count = count};
+    *w = (k2i_writer){.path = k2_strdup(path), .temp = k2_temp_name(path), .tensors = tensors, .count = count};
     for (size_t i = 0; i < count; i++) w->left += k2i_written_bytes(&tensors[i]);
     w->fd = open(w->temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (w->fd < 0) {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -108,13 +109,29 @@ static void show(void **state)
     assert_null(strchr(said, '\n')[1] ? said : NULL); /* one line */
 }
 
+/* What a conversion to b left that was killed; k2_free the path. */
+static char *remains(void)
+{
+    pid_t pid = fork();
+    if (pid == 0) _exit(0);
+    assert_true(pid > 0 && waitpid(pid, NULL, 0) == pid);
+    char *left = k2_asprintf("%s/b.%d.tmp", dir, (int)pid), *file = k2_asprintf("%s/model.safetensors", left);
+    assert_int_equal(k2_dir_make(left, NULL), K2_OK);
+    assert_int_equal(k2_file_write_atomic(file, "half", 4, NULL), K2_OK);
+    k2_free(file);
+    return left;
+}
+
 static void verify_and_convert(void **state)
 {
     (void)state;
+    char *left = remains();
     assert_run("ckpt verify a", 0, "a: ok, ");
     char *digest = k2_strdup(strstr(said, "digest "));
     assert_run("ckpt convert a b --dtype f32 --shard-bytes 0", 0, "b: written as f32");
     assert_run("ckpt verify b", 0, digest); /* wider is the same */
+    assert_false(k2_file_exists(left));
+    k2_free(left);
     assert_run("ckpt convert b c", 0, "c: written as bf16");
     assert_run("ckpt verify c", 0, digest);
     assert_run("ckpt convert a d --dtype fp8", 0, "d: written as fp8");

@@ -106,6 +106,37 @@ static void other_shapes(void **state)
     }
 }
 
+/* Other publications of the same model: what differs is read, what is said of chatting stands in generation_config.json. */
+static void other_publications(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *old, *new;
+        double factor;
+        uint32_t positions;
+        int32_t eos;
+    } rows[] = {
+        {"\"factor\": 32.0", "\"factor\": 64.0", 64, 131072, 163585}, /* Instruct-0905 stretches further */
+        {"\"max_position_embeddings\": 131072", "\"max_position_embeddings\": 262144", 32, 262144, 163585},
+        {"\"eos_token_id\": 163585", "\"eos_token_id\": 163586", 32, 131072, 163586}, /* the end of a turn */
+        {"\"quantization_config\": {\"activation_scheme\": \"dynamic\", \"fmt\": \"e4m3\", \"quant_method\": \"fp8\",\n"
+         "  \"weight_block_size\": [128, 128]},\n",
+         "", 32, 131072, 163585}, /* converted to bf16 */
+    };
+    for (size_t i = 0; i < K2_COUNT(rows); i++) {
+        const char *at = strstr(kimi_k2, rows[i].old);
+        assert_non_null(at);
+        char *text = k2_asprintf("%.*s%s%s", (int)(at - kimi_k2), kimi_k2, rows[i].new, at + strlen(rows[i].old));
+        k2_dims d;
+        k2_error err;
+        if (parse(text, &d, &err) != K2_OK) fail_msg("row %zu: %s", i, err.text);
+        assert_true(d.yarn.factor == rows[i].factor);
+        assert_int_equal(d.max_position_embeddings, rows[i].positions);
+        assert_int_equal(d.eos_token_id, rows[i].eos);
+        k2_free(text);
+    }
+}
+
 static void spellings_of_rope(void **state)
 {
     (void)state;
@@ -301,9 +332,9 @@ static void cut_anywhere(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_published_config), cmocka_unit_test(other_shapes), cmocka_unit_test(spellings_of_rope),
-        cmocka_unit_test(round_trips),          cmocka_unit_test(files),        cmocka_unit_test(wrong_configs),
-        cmocka_unit_test(cut_anywhere),
+        cmocka_unit_test(the_published_config), cmocka_unit_test(other_shapes), cmocka_unit_test(other_publications),
+        cmocka_unit_test(spellings_of_rope),    cmocka_unit_test(round_trips),  cmocka_unit_test(files),
+        cmocka_unit_test(wrong_configs),        cmocka_unit_test(cut_anywhere),
     };
     return cmocka_run_group_tests_name("dims", tests, NULL, NULL);
 }
