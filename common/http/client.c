@@ -546,8 +546,3 @@ void k2_http_call_resume(k2_http_call *call)
     call->deadline_ns = now_ns(call->client) + call->idle_ns;
     if (call->line && call->line->conn) k2_conn_read_start(call->line->conn);
 }
-
-const char *k2_http_call_header(const k2_http_call *call, const char *name)
-{
-    return call->line ? k2i_http_msg_header(&call->line->msg, name) : NULL;
-}

@@ -59,7 +59,6 @@ void k2_http_server_close(k2_http_server *s);
 
 const char *k2_http_req_method(const k2_http_req *req); /* "POST" */
 const char *k2_http_req_path(const k2_http_req *req);   /* starts with '/'; without the query; percent escapes as sent */
-const char *k2_http_req_query(const k2_http_req *req);  /* after '?', "" when there is none */
 /* Value of the first header line of this name, in any case; NULL when absent. */
 const char *k2_http_req_header(const k2_http_req *req, const char *name);
 /* The whole body, with an uncounted 0 byte behind it; *n may be 0. Valid as long as the request. */
@@ -90,7 +89,6 @@ void k2_http_stream_begin(k2_http_req *req, int status, const char *content_type
  *          A piece is taken whole or not at all; while less than write_bytes_max waits, any one piece is taken
  */
 k2_code k2_http_stream_write(k2_http_req *req, const void *data, size_t n);
-size_t k2_http_stream_queued(const k2_http_req *req); /* bytes that wait for the client */
 /* The answer is whole; the request is gone when this returns. */
 void k2_http_stream_end(k2_http_req *req);
 /* Break a begun answer off so that the client sees an error, not an end; the request is gone when this returns. */
@@ -155,8 +153,6 @@ void k2_http_cancel(k2_http_call *call);
  * deadline rests meanwhile, and so does noticing that the peer has gone. */
 void k2_http_call_pause(k2_http_call *call);
 void k2_http_call_resume(k2_http_call *call);
-/* Value of an answer's header; from on_head to on_done. NULL when absent. */
-const char *k2_http_call_header(const k2_http_call *call, const char *name);
 
 /* k2_http_fetch - a request whose whole answer is wanted at once.
  *

@@ -17,11 +17,6 @@ const char *k2_http_req_path(const k2_http_req *r)
     return k2i_http_msg_target(&r->msg);
 }
 
-const char *k2_http_req_query(const k2_http_req *r)
-{
-    return r->query;
-}
-
 const char *k2_http_req_header(const k2_http_req *r, const char *name)
 {
     return k2i_http_msg_header(&r->msg, name);
@@ -159,11 +154,6 @@ k2_code k2_http_stream_write(k2_http_req *r, const void *data, size_t n)
     if (r->chunked) k2_buf_puts(out, "\r\n");
     put(r, out->data, out->len, NULL, 0);
     return K2_OK;
-}
-
-size_t k2_http_stream_queued(const k2_http_req *r)
-{
-    return r->conn ? k2_conn_queued(r->conn) : 0;
 }
 
 void k2_http_stream_end(k2_http_req *r)

@@ -127,7 +127,6 @@ static void give_request(k2_http_req *r)
     k2_http_server *s = r->server;
     char *target = r->msg.head.data, *mark = strchr(target, '?');
     if (mark) *mark = 0;
-    r->query = mark ? mark + 1 : "";
     r->is_head = strcmp(k2i_http_msg_method(&r->msg), "HEAD") == 0;
     r->state = K2I_REQ_BUSY;
     r->deadline_ns = UINT64_MAX;

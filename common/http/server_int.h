@@ -32,7 +32,6 @@ struct k2_http_req {
     uint64_t deadline_ns, write_deadline_ns, sent_bytes, drained_seen;
     k2i_http_msg msg;
     k2_buf body, ahead, extra_headers;
-    const char *query;
     int status; /* with content_type: of the head that waits */
     const char *content_type;
     void (*on_abort)(void *arg);
