@@ -1,18 +1,13 @@
 /* Model directories: saved and loaded, sharded, and what is said where something is missing. */
 #include "common/weights/weights.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/weights/scratch.h"
 
-static char dir[32];
 static float embed[6], norm[2], last[4];
 static k2_weights_slot slots[3];
 
@@ -30,52 +25,17 @@ static void slots_reset(void)
 static int setup(void **state)
 {
     (void)state;
-    strcpy(dir, "/tmp/k2_dir_XXXXXX");
     slots_reset();
-    return mkdtemp(dir) ? 0 : -1;
+    return scratch_begin();
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    return k2_dir_remove(dir, NULL) == K2_OK ? 0 : -1;
-}
-
-static const k2_dims dims = {.vocab_size = 3,
-                             .hidden_size = 2,
-                             .num_hidden_layers = 2,
-                             .num_attention_heads = 1,
-                             .kv_lora_rank = 2,
-                             .qk_nope_head_dim = 2,
-                             .qk_rope_head_dim = 2,
-                             .v_head_dim = 2,
-                             .intermediate_size = 4,
-                             .moe_layer_freq = 1,
-                             .max_position_embeddings = 16,
-                             .rope_theta = 10000,
-                             .rms_norm_eps = 1e-6,
-                             .initializer_range = 0.02,
-                             .bos_token_id = -1,
-                             .eos_token_id = -1};
-
-static char *at(const char *name)
-{
-    return k2_asprintf("%s/%s", dir, name);
-}
+static const k2_dims dims = SMALL_DIMS(2);
 
 static void write_shard(const char *name, const k2_weights_slot *s, size_t count)
 {
     char *path = at(name);
     k2_error err;
     assert_int_equal(k2_weights_file_write(path, s, count, &err), K2_OK);
-    k2_free(path);
-}
-
-static void write_text(const char *name, const char *text)
-{
-    char *path = at(name);
-    k2_error err;
-    assert_int_equal(k2_file_write_atomic(path, text, strlen(text), &err), K2_OK);
     k2_free(path);
 }
 
@@ -201,7 +161,7 @@ static void shards(void **state)
 
 int main(void)
 {
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, scratch_end)
     const struct CMUnitTest tests[] = {T(saved_and_loaded), T(one_file), T(shards)};
     return cmocka_run_group_tests_name("dir", tests, NULL, NULL);
 }

@@ -2,10 +2,6 @@
 #include "common/weights/number_int.h"
 #include "common/weights/weights.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,26 +10,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
-
-static char dir[32];
+#include "tests/unit/weights/scratch.h"
 
 static int setup(void **state)
 {
     (void)state;
-    strcpy(dir, "/tmp/k2_quant_XXXXXX");
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return k2_dir_remove(dir, NULL) == K2_OK ? 0 : -1;
+    return scratch_begin();
 }
 
 static void write_bytes(const char *name, const void *bytes, size_t n)
 {
-    char *path = k2_asprintf("%s/%s", dir, name);
+    char *path = at(name);
     assert_int_equal(k2_file_write_atomic(path, bytes, n, NULL), K2_OK);
     k2_free(path);
 }
@@ -322,7 +309,7 @@ static void memory_does_not_grow_with_the_model(void **state)
 
 int main(void)
 {
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, scratch_end)
     const struct CMUnitTest tests[] = {
         T(ragged_blocks), T(scales_in_another_shard), T(all_codes),
         T(wrong_scales),  T(quantization_config),     T(memory_does_not_grow_with_the_model),

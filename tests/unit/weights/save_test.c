@@ -2,10 +2,6 @@
 #include "common/weights/number_int.h"
 #include "common/weights/weights.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
@@ -17,7 +13,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tests/unit/weights/scratch.h"
 
 enum { ROWS = 130, COLUMNS = 150 }; /* beyond a block both ways */
 
@@ -31,7 +27,6 @@ int statvfs(const char *path, struct statvfs *out)
     return rc;
 }
 
-static char dir[32];
 static float embed[6], norm[2], proj[ROWS * COLUMNS], bias[3];
 static k2_weights_slot slots[4];
 
@@ -56,38 +51,11 @@ static void slots_reset(void)
 static int setup(void **state)
 {
     (void)state;
-    strcpy(dir, "/tmp/k2_save_XXXXXX");
     slots_reset();
-    return mkdtemp(dir) ? 0 : -1;
+    return scratch_begin();
 }
 
-static int teardown(void **state)
-{
-    (void)state;
-    return k2_dir_remove(dir, NULL) == K2_OK ? 0 : -1;
-}
-
-static const k2_dims dims = {.vocab_size = 3,
-                             .hidden_size = 2,
-                             .num_hidden_layers = 1,
-                             .num_attention_heads = 1,
-                             .kv_lora_rank = 2,
-                             .qk_nope_head_dim = 2,
-                             .qk_rope_head_dim = 2,
-                             .v_head_dim = 2,
-                             .intermediate_size = 4,
-                             .moe_layer_freq = 1,
-                             .max_position_embeddings = 16,
-                             .rope_theta = 10000,
-                             .rms_norm_eps = 1e-6,
-                             .initializer_range = 0.02,
-                             .bos_token_id = -1,
-                             .eos_token_id = -1};
-
-static char *at(const char *name)
-{
-    return k2_asprintf("%s/%s", dir, name);
-}
+static const k2_dims dims = SMALL_DIMS(1);
 
 static void save(const char *name, k2_dtype dtype, uint64_t shard_bytes)
 {
@@ -273,13 +241,6 @@ static k2_digest digest_of(const char *name)
     return k2_weights_digest(slots, 4);
 }
 
-static void write_text(const char *name, const char *text)
-{
-    char *path = at(name);
-    assert_int_equal(k2_file_write_atomic(path, text, strlen(text), NULL), K2_OK);
-    k2_free(path);
-}
-
 static void conversions(void **state)
 {
     (void)state;
@@ -395,7 +356,7 @@ static void verified(void **state)
 
 int main(void)
 {
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define T(f) cmocka_unit_test_setup_teardown(f, setup, scratch_end)
     const struct CMUnitTest tests[] = {T(narrow_types), T(shards_and_index),    T(quantised),        T(what_is_refused),
                                        T(conversions),  T(conversions_refused), T(writes_that_fail), T(verified)};
     return cmocka_run_group_tests_name("save", tests, NULL, NULL);
