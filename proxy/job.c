@@ -374,7 +374,7 @@ static uint32_t broke_max(k2_http_req *req)
 static size_t prompt_estimate(const k2_openai_request *r)
 {
     if (r->prompt_ids) return r->prompt_ids_count;
-    size_t bytes = r->prompt_bytes;
+    size_t bytes = r->prompt_bytes + (r->tools ? strlen(r->tools) : 0);
     for (size_t i = 0; i < r->message_count; i++) bytes += r->messages[i].content_bytes + 2 * BYTES_PER_TOKEN;
     return bytes / BYTES_PER_TOKEN + 1;
 }

@@ -12,9 +12,11 @@ static bool is_space(const unsigned char *s, size_t n, size_t *len)
         *len = 1;
         return s[0] == ' ' || (s[0] >= 9 && s[0] <= 13) || (s[0] >= 0x1c && s[0] <= 0x1f);
     }
-    if (k2i_is_space(s, n, len)) return true;
     *len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    return false;
+    /* All space lies in U+0080-00BF, U+1680, U+2000-207F and U+3000; most text need not be asked about. */
+    const bool maybe =
+        s[0] == 0xc2 || (s[0] == 0xe1 && s[1] == 0x9a) || (s[0] == 0xe2 && s[1] <= 0x81) || (s[0] == 0xe3 && s[1] == 0x80);
+    return maybe && k2i_is_space(s, n, len);
 }
 
 size_t k2i_cuts_next(k2i_cuts *c, const unsigned char *text, size_t n)

@@ -18,7 +18,7 @@ static uint32_t scan_merge(const k2i_vocab *v, const unsigned char *bytes, uint3
     uint32_t ranks[SCAN_MAX], made[SCAN_MAX]; /* of the pair that begins there */
     for (uint32_t i = 0; i < n; i++) ids[i] = (int32_t)v->byte_ids[bytes[i]];
     for (uint32_t i = 0; i + 1 < n; i++) {
-        const k2i_pair p = k2i_vocab_pair(v, (uint32_t)ids[i], (uint32_t)ids[i + 1]);
+        const k2i_byte_pair p = v->byte_pairs[(unsigned)bytes[i] << 8 | bytes[i + 1]];
         ranks[i] = p.rank;
         made[i] = p.id;
     }
@@ -152,10 +152,10 @@ k2_code k2i_piece_encode(const k2i_vocab *v, k2i_cache *cache, const unsigned ch
     if (n > K2_TOKEN_WORD_MAX)
         return k2_error_set(err, K2_LIMIT, "a word of %zu bytes, at most %u are supported", n, K2_TOKEN_WORD_MAX);
     const bool cached = n <= K2I_CACHE_BYTES;
-    const uint64_t hash = cached ? k2_hash64(bytes, n, 0) : 0;
+    const uint64_t hash = cached || v->whole ? k2_hash64(bytes, n, 0) : 0;
     uint32_t count = cached ? k2i_cache_get(cache, hash, bytes, n, ids) : 0;
     if (count) return push(out, ids, count, err);
-    const uint32_t whole = v->whole ? k2i_vocab_find(v, bytes, n) : UINT32_MAX;
+    const uint32_t whole = v->whole ? k2i_vocab_find_hashed(v, hash, bytes, n) : UINT32_MAX;
     if (whole != UINT32_MAX) {
         ids[0] = (int32_t)whole;
         count = 1;

@@ -24,16 +24,21 @@ typedef struct k2i_pair {
     uint32_t id;   /* what it becomes */
 } k2i_pair;
 
+typedef struct k2i_byte_pair {
+    uint32_t rank, id;
+} k2i_byte_pair;
+
 typedef struct k2i_vocab {
     k2i_token *tokens;
     uint32_t count, capacity; /* ids are below count */
     unsigned char *blob;
     size_t blob_bytes, blob_capacity;
-    uint32_t *slots; /* bytes to id: open addressing, UINT32_MAX is empty */
+    uint32_t *slots; /* bytes to id, open addressing: vocab.c */
     uint32_t slot_count, slot_mask;
     k2i_pair *pairs; /* open addressing */
     uint32_t pair_count, pair_mask;
     uint32_t byte_ids[256];
+    k2i_byte_pair *byte_pairs; /* [256, 256]: what two bytes merge to. Every piece begins with these, and the table of all pairs is beyond a cache */
     bool whole; /* a piece that is a token becomes it, whatever the merges would give */
 } k2i_vocab;
 
@@ -41,6 +46,8 @@ typedef struct k2i_vocab {
 k2_code k2i_vocab_put(k2i_vocab *v, uint32_t id, const void *bytes, size_t n, bool text, k2_error *err);
 /* The text token of these bytes, UINT32_MAX: none. */
 uint32_t k2i_vocab_find(const k2i_vocab *v, const void *bytes, size_t n);
+/* For who has k2_hash64(bytes, n, 0). */
+uint32_t k2i_vocab_find_hashed(const k2i_vocab *v, uint64_t hash, const void *bytes, size_t n);
 /* False where the pair is there already. */
 bool k2i_vocab_merge(k2i_vocab *v, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
 /* Every two tokens that make a third one merge, with its id as the rank: tiktoken's rule. LIMIT: more than K2I_PAIRS_MAX do. */

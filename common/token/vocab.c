@@ -8,21 +8,43 @@
 #include <string.h>
 
 #define SLOT_EMPTY UINT32_MAX
+#define ID_BITS                                                                                                                \
+    20u /* the others of a slot are of the hash, so that most of what is not there is known without a look at its bytes */
+_Static_assert(K2_TOKEN_VOCAB_MAX <= 1u << ID_BITS, "an id fits");
 
-static uint32_t slot_of(const k2i_vocab *v, const void *bytes, size_t n)
+static uint32_t slot_id(uint32_t slot)
 {
-    uint32_t at = (uint32_t)k2_hash64(bytes, n, 0) & v->slot_mask;
-    while (v->slots[at] != SLOT_EMPTY) {
-        const k2i_token *t = &v->tokens[v->slots[at]];
+    return slot & ((1u << ID_BITS) - 1);
+}
+
+/* What the slot of a token with this hash holds beside its id. All ones would be an empty one's. */
+static uint32_t slot_tag(uint64_t hash)
+{
+    return K2_MIN((uint32_t)(hash >> (32 + ID_BITS)), 0xffeu);
+}
+
+static uint32_t slot_of(const k2i_vocab *v, uint64_t hash, const void *bytes, size_t n)
+{
+    const uint32_t tag = slot_tag(hash);
+    uint32_t at = (uint32_t)hash & v->slot_mask;
+    for (; v->slots[at] != SLOT_EMPTY; at = (at + 1) & v->slot_mask) {
+        if (v->slots[at] >> ID_BITS != tag) continue;
+        const k2i_token *t = &v->tokens[slot_id(v->slots[at])];
         if (t->n == n && memcmp(v->blob + t->at, bytes, n) == 0) break;
-        at = (at + 1) & v->slot_mask;
     }
     return at;
 }
 
+uint32_t k2i_vocab_find_hashed(const k2i_vocab *v, uint64_t hash, const void *bytes, size_t n)
+{
+    if (!v->slots || n == 0 || n > K2I_TOKEN_BYTES_MAX) return UINT32_MAX;
+    const uint32_t slot = v->slots[slot_of(v, hash, bytes, n)];
+    return slot == SLOT_EMPTY ? UINT32_MAX : slot_id(slot);
+}
+
 uint32_t k2i_vocab_find(const k2i_vocab *v, const void *bytes, size_t n)
 {
-    return v->slots && n > 0 && n <= K2I_TOKEN_BYTES_MAX ? v->slots[slot_of(v, bytes, n)] : SLOT_EMPTY;
+    return k2i_vocab_find_hashed(v, k2_hash64(bytes, n, 0), bytes, n);
 }
 
 /* At most half of the slots are in use, so that a search ends soon. */
@@ -36,8 +58,8 @@ static void slots_grow(k2i_vocab *v)
     v->slot_mask = want - 1;
     for (uint32_t i = 0; i < had; i++) {
         if (old[i] == SLOT_EMPTY) continue;
-        const k2i_token *t = &v->tokens[old[i]];
-        v->slots[slot_of(v, v->blob + t->at, t->n)] = old[i];
+        const k2i_token *t = &v->tokens[slot_id(old[i])];
+        v->slots[slot_of(v, k2_hash64(v->blob + t->at, t->n, 0), v->blob + t->at, t->n)] = old[i];
     }
     k2_free(old);
 }
@@ -66,10 +88,11 @@ k2_code k2i_vocab_put(k2i_vocab *v, uint32_t id, const void *bytes, size_t n, bo
     if (v->tokens[id].n) return k2_error_set(err, K2_BAD_INPUT, "id %u is there twice", id);
     if (text) {
         slots_grow(v);
-        const uint32_t slot = slot_of(v, bytes, n);
+        const uint64_t hash = k2_hash64(bytes, n, 0);
+        const uint32_t slot = slot_of(v, hash, bytes, n);
         if (v->slots[slot] != SLOT_EMPTY)
-            return k2_error_set(err, K2_BAD_INPUT, "ids %u and %u have the same bytes", v->slots[slot], id);
-        v->slots[slot] = id;
+            return k2_error_set(err, K2_BAD_INPUT, "ids %u and %u have the same bytes", slot_id(v->slots[slot]), id);
+        v->slots[slot] = slot_tag(hash) << ID_BITS | id;
         v->slot_count++;
     }
     memcpy(v->blob + v->blob_bytes, bytes, n);
@@ -90,9 +113,10 @@ static k2i_pair *pair_slot(k2i_vocab *v, uint32_t left, uint32_t right)
     return &v->pairs[at];
 }
 
+/* At most two thirds are in use: they are many, and a smaller table is found in the caches more often. */
 static void pairs_grow(k2i_vocab *v)
 {
-    if (v->pairs && v->pair_count * 2 <= v->pair_mask) return;
+    if (v->pairs && v->pair_count * 3 <= v->pair_mask * 2) return;
     k2i_pair *old = v->pairs;
     const uint32_t had = old ? v->pair_mask + 1 : 0, want = old ? had * 2 : 1024;
     v->pairs = k2_alloc_array(want, sizeof *v->pairs);
@@ -122,9 +146,9 @@ k2_code k2i_vocab_merge_all(k2i_vocab *v, k2_error *err)
         const k2i_token t = v->tokens[id];
         for (uint32_t k = 1; k < t.n; k++) {
             const uint32_t left = k2i_vocab_find(v, v->blob + t.at, k);
-            if (left == SLOT_EMPTY) continue;
+            if (left == UINT32_MAX) continue;
             const uint32_t right = k2i_vocab_find(v, v->blob + t.at + k, t.n - k);
-            if (right != SLOT_EMPTY) k2i_vocab_merge(v, left, right, id, id);
+            if (right != UINT32_MAX) k2i_vocab_merge(v, left, right, id, id);
         }
     }
     return K2_OK;
@@ -135,9 +159,15 @@ k2_code k2i_vocab_finish(k2i_vocab *v, k2_error *err)
     for (unsigned b = 0; b < 256; b++) {
         const unsigned char byte = (unsigned char)b;
         v->byte_ids[b] = k2i_vocab_find(v, &byte, 1);
-        if (v->byte_ids[b] == SLOT_EMPTY) return k2_error_set(err, K2_BAD_INPUT, "there is no token for the byte 0x%02x", b);
+        if (v->byte_ids[b] == UINT32_MAX) return k2_error_set(err, K2_BAD_INPUT, "there is no token for the byte 0x%02x", b);
     }
     pairs_grow(v); /* the merges may be none, but a look-up needs a table */
+    k2_free(v->byte_pairs);
+    v->byte_pairs = k2_alloc_array(256 * 256, sizeof *v->byte_pairs);
+    for (unsigned i = 0; i < 256 * 256; i++) {
+        const k2i_pair p = k2i_vocab_pair(v, v->byte_ids[i >> 8], v->byte_ids[i & 255]);
+        v->byte_pairs[i] = (k2i_byte_pair){.rank = p.rank, .id = p.id};
+    }
     return K2_OK;
 }
 
@@ -147,5 +177,6 @@ void k2i_vocab_fini(k2i_vocab *v)
     k2_free(v->blob);
     k2_free(v->slots);
     k2_free(v->pairs);
+    k2_free(v->byte_pairs);
     *v = (k2i_vocab){0};
 }
