@@ -24,17 +24,9 @@ static void part(void *arg, size_t task, uint32_t member)
 {
     (void)member;
     const product *p = arg;
-    size_t rows = EDGE / p->threads, from = task * rows, count = task + 1 == p->threads ? EDGE - from : rows;
-    k2_gemm g = {.m = count,
-                 .n = EDGE,
-                 .k = EDGE,
-                 .a = p->a + from * EDGE,
-                 .lda = EDGE,
-                 .b = p->b,
-                 .b_form = K2_B_PACKED,
-                 .c = p->c + from * EDGE,
-                 .ldc = EDGE};
-    k2_kern_gemm(&g);
+    k2_gemm g = {
+        .m = EDGE, .n = EDGE, .k = EDGE, .a = p->a, .lda = EDGE, .b = p->b, .b_form = K2_B_PACKED, .c = p->c, .ldc = EDGE};
+    k2_kern_gemm_part(&g, p->threads, task);
 }
 
 /* Best of a few rounds: other work on the machine can only slow it down. */
