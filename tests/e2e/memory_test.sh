@@ -2,6 +2,7 @@
 # What trainers and rollout workers take at most in a whole run (pretraining, reinforcement learning, publishing, saving) is what
 # was planned for them, within a tenth. Measured is the peak of the resident set, VmHWM, which each process logs at its end.
 . "$(dirname "$0")/lib.sh"
+grep -q '\[always\]' /sys/kernel/mm/transparent_hugepage/enabled 2>/dev/null && skip "this machine rounds each stack and buffer up to pages of 2 MiB"
 small_config
 
 model() { # NAME VOCAB WIDTH LAYERS EXPERTS
