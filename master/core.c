@@ -136,7 +136,8 @@ static void pretrained(k2m_core *m)
 /* All ranks have answered the phase's command with OK. */
 static void barrier_done(k2m_core *m)
 {
-    if (m->phase != K2M_PHASE_JOIN && m->phase != K2M_PHASE_INIT) m->batch_fails = 0;
+    bool back = m->phase == K2M_PHASE_JOIN || m->phase == K2M_PHASE_INIT;
+    if (!back && (m->phase == m->failed_in || m->failed_in <= K2M_PHASE_INIT)) m->batch_fails = 0;
     switch (m->phase) {
     case K2M_PHASE_JOIN: k2m_phase_begin(m, K2M_PHASE_INIT, K2_MSG_INIT); break;
     case K2M_PHASE_INIT:
@@ -170,6 +171,7 @@ static void barrier_failed(k2m_core *m)
     if (m->phase >= K2M_PHASE_STOP) return;
     m->trainers_ready = false;
     m->published = false;
+    m->failed_in = m->phase;
     if (++m->batch_fails > 3) {
         k2m_fail(m, K2_INTERNAL, "the trainers failed four times in a row in phase %s: %s", k2m_phase_name(m->phase),
                  m->failure);

@@ -344,7 +344,8 @@ struct k2m_core {
     bool barrier_has_digest;
     uint32_t barrier_left;
     bool barrier_failed;
-    uint32_t batch_fails; /* barriers that failed since one went well */
+    uint32_t batch_fails; /* barriers that failed since one of that phase went well: what leads back to it proves nothing */
+    k2m_phase failed_in;  /* the last of them */
 
     /* the version in force */
     bool in_force;
