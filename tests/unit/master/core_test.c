@@ -122,6 +122,21 @@ static void faults_do_not_matter(void **state)
     }
 }
 
+/* Going back and training the same steps again is no success: the run does not go round for ever. */
+static void a_checkpoint_that_can_never_be_saved_ends_the_run(void **state)
+{
+    (void)state;
+    sim s;
+    sim_init(&s, 5);
+    sim_start_master(&s);
+    while (s.core->iteration < 1) assert_false(sim_run(&s, 1));
+    s.faults.fail_save = 1;
+    assert_true(sim_run(&s, LONG));
+    assert_int_not_equal(s.end_code, K2_OK);
+    assert_non_null(strstr(s.end_text, "in phase save"));
+    sim_fini(&s);
+}
+
 /* Rewards that always fail drop their trajectories, in every arrangement the same ones. */
 static void failing_rewards_drop(void **state)
 {
@@ -420,6 +435,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(calm_run),
                                        cmocka_unit_test(arrangement_does_not_matter),
                                        cmocka_unit_test(faults_do_not_matter),
+                                       cmocka_unit_test(a_checkpoint_that_can_never_be_saved_ends_the_run),
                                        cmocka_unit_test(failing_rewards_drop),
                                        cmocka_unit_test(what_never_works_ends_the_run),
                                        cmocka_unit_test(drain_and_go_on),

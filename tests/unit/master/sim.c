@@ -350,6 +350,7 @@ static void command(sim *s, const sim_pending *p)
             code = K2_TIMEOUT; /* a collective failed: the rank is of no use until JOIN */
             w->model.ready = false;
         }
+        if (a->msg.type == K2_MSG_SAVE && chance(s, s->faults.fail_save)) code = K2_IO;
     } else if (role == K2M_ROLLOUT) {
         if (a->msg.type == K2_MSG_PREPARE && chance(s, s->faults.fail_command))
             code = K2_CORRUPT;
