@@ -133,11 +133,24 @@ static void pretrained(k2m_core *m)
     k2m_decide(m);
 }
 
+static uint64_t steps_taken(const k2m_core *m)
+{
+    return m->trainer_pretrain + m->trainer_step;
+}
+
+/* A failure is behind us when its very phase went well where it was, or farther on: what leads back there proves nothing. */
+static void passed(k2m_core *m)
+{
+    if (m->phase <= K2M_PHASE_INIT) return;
+    if (m->failed_in != K2M_PHASE_START && (m->phase != m->failed_in || steps_taken(m) < m->failed_at)) return;
+    m->batch_fails = 0;
+    m->failed_in = K2M_PHASE_START;
+}
+
 /* All ranks have answered the phase's command with OK. */
 static void barrier_done(k2m_core *m)
 {
-    bool back = m->phase == K2M_PHASE_JOIN || m->phase == K2M_PHASE_INIT;
-    if (!back && (m->phase == m->failed_in || m->failed_in <= K2M_PHASE_INIT)) m->batch_fails = 0;
+    passed(m);
     switch (m->phase) {
     case K2M_PHASE_JOIN: k2m_phase_begin(m, K2M_PHASE_INIT, K2_MSG_INIT); break;
     case K2M_PHASE_INIT:
@@ -171,7 +184,10 @@ static void barrier_failed(k2m_core *m)
     if (m->phase >= K2M_PHASE_STOP) return;
     m->trainers_ready = false;
     m->published = false;
-    m->failed_in = m->phase;
+    if (m->phase > K2M_PHASE_INIT) {
+        m->failed_in = m->phase;
+        m->failed_at = steps_taken(m);
+    }
     if (++m->batch_fails > 3) {
         k2m_fail(m, K2_INTERNAL, "the trainers failed four times in a row in phase %s: %s", k2m_phase_name(m->phase),
                  m->failure);

@@ -344,8 +344,9 @@ struct k2m_core {
     bool barrier_has_digest;
     uint32_t barrier_left;
     bool barrier_failed;
-    uint32_t batch_fails; /* barriers that failed since one of that phase went well: what leads back to it proves nothing */
-    k2m_phase failed_in;  /* the last of them */
+    uint32_t batch_fails; /* barriers that failed since the last was passed */
+    k2m_phase failed_in;  /* the last of them behind INIT; START: none */
+    uint64_t failed_at;   /* steps that had been taken there */
 
     /* the version in force */
     bool in_force;

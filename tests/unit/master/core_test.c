@@ -137,6 +137,22 @@ static void a_checkpoint_that_can_never_be_saved_ends_the_run(void **state)
     sim_fini(&s);
 }
 
+/* Nor is it one that the steps before it go well each time. */
+static void a_step_that_can_never_be_trained_ends_the_run(void **state)
+{
+    (void)state;
+    sim s;
+    sim_init(&s, 5);
+    s.config.run_checkpoint_every = 1000;
+    sim_start_master(&s);
+    s.faults.fail_step = 3;
+    assert_true(sim_run(&s, LONG));
+    assert_int_not_equal(s.end_code, K2_OK);
+    assert_non_null(strstr(s.end_text, "in phase train"));
+    assert_true(s.core->trainer_step == 2 && s.core->checkpoint.step == 0);
+    sim_fini(&s);
+}
+
 /* Rewards that always fail drop their trajectories, in every arrangement the same ones. */
 static void failing_rewards_drop(void **state)
 {
@@ -436,6 +452,7 @@ int main(void)
                                        cmocka_unit_test(arrangement_does_not_matter),
                                        cmocka_unit_test(faults_do_not_matter),
                                        cmocka_unit_test(a_checkpoint_that_can_never_be_saved_ends_the_run),
+                                       cmocka_unit_test(a_step_that_can_never_be_trained_ends_the_run),
                                        cmocka_unit_test(failing_rewards_drop),
                                        cmocka_unit_test(what_never_works_ends_the_run),
                                        cmocka_unit_test(drain_and_go_on),

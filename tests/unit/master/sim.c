@@ -346,7 +346,8 @@ static void command(sim *s, const sim_pending *p)
         code = trainer_command(s, w, p, &done);
         done.done.locators = (k2_wire_strs){.items = locator, .count = 1};
         K2_ASSERT(code == K2_OK); /* the master must never ask for what is out of order */
-        if (a->msg.type == K2_MSG_TRAIN && chance(s, s->faults.fail_command)) {
+        bool fails = s->faults.fail_step > 0 && a->msg.train.step == s->faults.fail_step;
+        if (a->msg.type == K2_MSG_TRAIN && (fails || chance(s, s->faults.fail_command))) {
             code = K2_TIMEOUT; /* a collective failed: the rank is of no use until JOIN */
             w->model.ready = false;
         }

@@ -49,6 +49,7 @@ typedef struct sim_faults {
     uint32_t repeat;                                 /* an answer or DONE comes twice */
     uint32_t fail_command;
     uint32_t fail_save;
+    uint64_t fail_step;                              /* this step can never be trained */
     uint32_t equal;                                  /* one group in so many has equal rewards, besides those that have them by chance */
     uint32_t refuse, other_weights, no_tokens;       /* of answers: refused as faulty, of a wrong digest, empty */
 } sim_faults;
