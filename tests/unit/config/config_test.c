@@ -135,6 +135,18 @@ static void identity_follows_what_a_run_computes(void **state)
     assert_false(k2_digest_equal(k2_config_identity(&a), k2_config_identity(&b)));
 }
 
+/* With all that has no default. */
+static k2_config config_complete(void)
+{
+    k2_config c;
+    k2_error e;
+    k2_config_defaults(&c);
+    k2_config_set(&c, "model.config=m.json", &e);
+    k2_config_set(&c, "data.prompts=p", &e);
+    k2_config_set(&c, "data.heldout=h", &e);
+    return c;
+}
+
 static void keys_must_fit_together(void **state)
 {
     (void)state;
@@ -154,12 +166,8 @@ static void keys_must_fit_together(void **state)
         {"tokenizer.path=here", "tokenizer.path: found \"here\", but tokenizer.kind \"byte\" reads no file"},
     };
     for (size_t i = 0; i < K2_COUNT(cases); i++) {
-        k2_config c;
+        k2_config c = config_complete();
         k2_error e = {0};
-        k2_config_defaults(&c);
-        k2_config_set(&c, "model.config=m.json", &e);
-        k2_config_set(&c, "data.prompts=p", &e);
-        k2_config_set(&c, "data.heldout=h", &e);
         assert_int_equal(k2_config_check(&c, &e), K2_OK);
         assert_int_equal(k2_config_set(&c, cases[i].set, &e), K2_OK);
         assert_int_equal(k2_config_check(&c, &e), K2_BAD_INPUT);
@@ -171,12 +179,8 @@ static void keys_must_fit_together(void **state)
 static void a_curriculum_has_an_epoch(void **state)
 {
     (void)state;
-    k2_config c;
+    k2_config c = config_complete();
     k2_error e = {0};
-    k2_config_defaults(&c);
-    k2_config_set(&c, "model.config=m.json", &e);
-    k2_config_set(&c, "data.prompts=p", &e);
-    k2_config_set(&c, "data.heldout=h", &e);
     k2_config_set(&c, "data.curriculum=true", &e);
     k2_config_set(&c, "data.sampling=priority", &e);
     assert_int_equal(k2_config_check(&c, &e), K2_BAD_INPUT);

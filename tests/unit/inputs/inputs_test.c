@@ -11,6 +11,7 @@
 
 #include "common/inputs/inputs.h"
 #include "common/weights/weights.h"
+#include "tests/support/tiny_dims.h"
 
 #define RANKS "YQ== 0\nYg== 1\n" /* a, b */
 
@@ -43,24 +44,8 @@ static bool holds(const char *name, const char *text)
 
 static void model_put(const char *name, uint32_t layers)
 {
-    k2_dims d = {.vocab_size = 264,
-                 .hidden_size = 8,
-                 .num_hidden_layers = layers,
-                 .num_attention_heads = 1,
-                 .kv_lora_rank = 4,
-                 .qk_nope_head_dim = 4,
-                 .qk_rope_head_dim = 4,
-                 .v_head_dim = 4,
-                 .intermediate_size = 8,
-                 .n_group = 1,
-                 .topk_group = 1,
-                 .first_k_dense_replace = layers,
-                 .moe_layer_freq = 1,
-                 .max_position_embeddings = 64,
-                 .rope_theta = 10000,
-                 .rms_norm_eps = 1e-6,
-                 .initializer_range = 0.02,
-                 .routed_scaling_factor = 1};
+    k2_dims d = tiny_dims();
+    d.num_hidden_layers = layers;
     char *path = at(name);
     k2_error err;
     put(name, "");

@@ -10,34 +10,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "asker.h"
 #include "proxy/io_int.h"
 #include "stub.h"
 
-enum { STUBS = 3, TOKENS_MAX = 4096 };
+enum { STUBS = 3 };
 #define TOOL "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
-
-typedef struct answer {
-    bool done, chat, raw, sse, saw_done, saw_error, first_role;
-    k2_code code;
-    int status, chunks;
-    uint32_t ids[TOKENS_MAX], prompt_ids[TOKENS_MAX];
-    float logprobs[TOKENS_MAX];
-    size_t count, prompt_count;
-    k2_buf text, body;
-    char finish[24], id[64], stop[24];
-    k2_openai_calls calls;
-    bool has_usage, has_logprobs;
-    uint64_t prompt_tokens, completion_tokens, version, cached;
-    k2_sse events;
-    k2_http_call *call;
-} answer;
 
 static k2_loop *loop;
 static k2i_px_io *px;
-static k2_http_client *client;
+static asker client;
 static k2_log *log_of; /* of the proxy; NULL but where a test reads it */
 static stub stubs[STUBS];
-static char base[64];
 static const k2_digest A = {0xaaaa, 0xbbbb};
 
 static void start(const k2i_px_io_config *config)
@@ -57,8 +41,9 @@ static void start(const k2i_px_io_config *config)
     px = k2i_px_io_new(loop, log_of);
     assert_int_equal(k2i_px_io_listen(px, "127.0.0.1", 0, &port, &err), K2_OK);
     k2i_px_io_configure(px, config ? config : &usual);
-    snprintf(base, sizeof base, "http://127.0.0.1:%u", port);
-    client = k2_http_client_new(loop, NULL);
+    snprintf(client.base, sizeof client.base, "http://127.0.0.1:%u", port);
+    client.loop = loop;
+    client.client = k2_http_client_new(loop, NULL);
 }
 
 static void engines(int n)
@@ -81,7 +66,7 @@ static void end(void)
     k2i_px_stats_get(px->core, &s);
     k2i_px_check(px->core);
     assert_true(s.outstanding == 0 && s.running == 0 && s.queued == 0 && px->job_count == 0);
-    k2_http_client_close(client);
+    k2_http_client_close(client.client);
     k2i_px_io_close(px);
     for (int i = 0; i < STUBS; i++)
         if (stubs[i].loop) stub_stop(&stubs[i]);
@@ -89,103 +74,9 @@ static void end(void)
     k2i_px_io_free(px);
 }
 
-/* ---- a client
- * ------------------------------------------------------------------------------------------------------------------ */
-
-static void take(answer *r, const char *data, size_t n)
-{
-    k2_openai_parsed p;
-    k2_error err;
-    k2_openai_parsed_init(&p);
-    k2_code code = k2_openai_parse_answer(data, n, &p, &err);
-    if (code == K2_PEER_REFUSED)
-        r->saw_error = true;
-    else if (code != K2_OK)
-        fail_msg("%s in %s", err.text, data);
-    else {
-        if (r->id[0]) assert_string_equal(r->id, p.a.id);
-        snprintf(r->id, sizeof r->id, "%s", p.a.id);
-        if (p.a.ids) memcpy(r->ids + r->count, p.a.ids, p.a.count * sizeof *r->ids);
-        if (p.a.logprobs) {
-            r->has_logprobs = true;
-            memcpy(r->logprobs + r->count, p.a.logprobs, p.a.count * sizeof *r->logprobs);
-        }
-        r->count += p.a.ids ? p.a.count : 0;
-        if (p.a.prompt_ids) {
-            r->prompt_count = p.a.prompt_ids_count;
-            memcpy(r->prompt_ids, p.a.prompt_ids, p.a.prompt_ids_count * sizeof *r->prompt_ids);
-        }
-        k2_buf_append(&r->text, p.a.text, p.a.text_bytes);
-        if (p.a.finish_reason) snprintf(r->finish, sizeof r->finish, "%s", p.a.finish_reason);
-        if (p.a.stop_text) snprintf(r->stop, sizeof r->stop, "%s", p.a.stop_text);
-        k2_openai_calls_append(&r->calls, p.a.calls, p.a.call_count);
-        if (p.a.has_cached) r->cached = p.a.cached_tokens;
-        if (p.a.has_usage) {
-            r->has_usage = true;
-            r->prompt_tokens = p.a.prompt_tokens;
-            r->completion_tokens = p.a.completion_tokens;
-        }
-        if (p.a.has_k2) r->version = p.a.version;
-        if (r->chunks == 0) r->first_role = p.a.first;
-        r->chunks++;
-    }
-    k2_openai_parsed_fini(&p);
-}
-
-static bool on_event(void *arg, const char *type, const char *data, size_t n)
-{
-    (void)type;
-    answer *r = arg;
-    assert_false(r->saw_done);
-    if (strcmp(data, "[DONE]") == 0)
-        r->saw_done = true;
-    else
-        take(r, data, n);
-    return true;
-}
-
-static void on_head(void *arg, int status, const char *content_type)
-{
-    answer *r = arg;
-    r->status = status;
-    r->sse = strncmp(content_type, "text/event-stream", 17) == 0;
-}
-
-static void on_data(void *arg, const char *data, size_t n)
-{
-    answer *r = arg;
-    if (r->sse)
-        assert_int_equal(k2_sse_feed(&r->events, data, n, on_event, r), K2_OK);
-    else
-        k2_buf_append(&r->body, data, n);
-}
-
-static void on_done(void *arg, k2_code code, const char *text)
-{
-    (void)text;
-    answer *r = arg;
-    r->done = true;
-    r->code = code;
-    r->call = NULL;
-    if (code == K2_OK && !r->sse && !r->raw && r->status == 200 && r->body.len) take(r, r->body.data, r->body.len);
-    k2_loop_stop(loop);
-}
-
-static const k2_http_call_ops ops = {.on_head = on_head, .on_data = on_data, .on_done = on_done};
-
 static void ask_at(answer *r, const char *path, const char *body)
 {
-    char url[128];
-    k2_error err;
-    memset(r, 0, sizeof *r);
-    k2_buf_init(&r->text, 1 << 20);
-    k2_buf_init(&r->body, 64 << 20);
-    k2_sse_init(&r->events, 1 << 20);
-    r->chat = strstr(path, "chat") != NULL;
-    snprintf(url, sizeof url, "%s%s", base, path);
-    k2_http_call_spec spec = {.method = body ? "POST" : "GET", .url = url, .body = body, .body_bytes = body ? strlen(body) : 0};
-    r->call = k2_http_request(client, &spec, &ops, r, &err);
-    assert_non_null(r->call);
+    asker_ask(&client, r, path, body);
 }
 
 static void ask(answer *r, const char *body)
@@ -197,40 +88,6 @@ static void ask_page(answer *r, const char *path)
 {
     ask_at(r, path, NULL);
     r->raw = true;
-}
-
-static void finish(answer *r)
-{
-    while (!r->done) k2_loop_run(loop);
-}
-
-static void drop(answer *r)
-{
-    k2_buf_fini(&r->text);
-    k2_buf_fini(&r->body);
-    k2_openai_calls_clear(&r->calls);
-    k2_sse_fini(&r->events);
-}
-
-/* The answer must be that of an engine without faults. */
-static void expect_whole(const answer *r, const uint32_t *prompt, size_t prompt_count, size_t tokens)
-{
-    uint32_t ids[TOKENS_MAX];
-    assert_int_equal(r->code, K2_OK);
-    if (r->status != 200 || r->saw_error) fail_msg("status %d: %s", r->status, r->body.data ? r->body.data : "error event");
-    assert_int_equal(r->count, tokens);
-    memcpy(ids, prompt, prompt_count * sizeof *ids);
-    for (size_t i = 0; i < tokens; i++) {
-        float logprob = stub_logprob(ids, prompt_count + i);
-        ids[prompt_count + i] = stub_next(ids, prompt_count + i);
-        assert_int_equal(r->ids[i], ids[prompt_count + i]);
-        if (r->has_logprobs) assert_memory_equal(&r->logprobs[i], &logprob, sizeof logprob);
-        assert_int_equal(r->text.data[i], stub_char(ids[prompt_count + i]));
-    }
-    assert_int_equal(r->text.len, tokens);
-    assert_string_equal(r->finish, "length");
-    if (r->has_usage) assert_true(r->prompt_tokens == prompt_count && r->completion_tokens == tokens);
-    if (r->sse) assert_true(r->saw_done);
 }
 
 static const uint32_t PROMPT[] = {5, 6, 7};
@@ -262,23 +119,23 @@ static void plain_and_streaming(void **state)
     stubs[0].digest = A;
     engines(1);
     ask(&r, "{\"prompt\":[5,6,7],\"max_tokens\":20,\"logprobs\":1}");
-    finish(&r);
-    expect_whole(&r, PROMPT, 3, 20);
+    answer_finish(&r);
+    answer_expect_whole(&r, PROMPT, 3, 20);
     assert_true(r.has_logprobs && r.has_usage && !r.sse && r.version == 3);
-    drop(&r);
+    answer_drop(&r);
     ask(&r, "{\"prompt\":[5,6,7],\"max_tokens\":20,\"logprobs\":1,\"stream\":true,\"stream_options\":{\"include_usage\":true},"
             "\"return_token_ids\":true}");
-    finish(&r);
-    expect_whole(&r, PROMPT, 3, 20);
+    answer_finish(&r);
+    answer_expect_whole(&r, PROMPT, 3, 20);
     assert_true(r.has_logprobs && r.has_usage && r.sse && r.chunks > 1 && r.prompt_count == 3);
-    drop(&r);
+    answer_drop(&r);
     ask_at(&r, "/v1/chat/completions",
            "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":9,\"stream\":true,\"logprobs\":true}");
-    finish(&r);
+    answer_finish(&r);
     uint32_t hi[] = {'h', 'i'};
-    expect_whole(&r, hi, 2, 9);
+    answer_expect_whole(&r, hi, 2, 9);
     assert_true(r.first_role && r.has_logprobs);
-    drop(&r);
+    answer_drop(&r);
     end();
 }
 
@@ -311,9 +168,9 @@ static void dies_in_mid_answer(void **state)
             for (int i = 0; i < 2; i++)
                 stubs[i].die_after = after, stubs[i].fail_times = i == 0 ? 2 : 1; /* up to three in a row */
             ask_at(&r, cases[c].path, cases[c].body);
-            finish(&r);
-            expect_whole(&r, cases[c].prompt, cases[c].n, 8);
-            drop(&r);
+            answer_finish(&r);
+            answer_expect_whole(&r, cases[c].prompt, cases[c].n, 8);
+            answer_drop(&r);
             stubs[0].fail_times = stubs[1].fail_times = 0;
         }
     k2i_px_stats s;
@@ -347,14 +204,14 @@ static void dies_in_a_call(void **state)
             answer r;
             for (int i = 0; i < 2; i++) stubs[i].die_after = after, stubs[i].fail_times = after ? 2 - (uint32_t)i : 0;
             ask_at(&r, "/v1/chat/completions", bodies[c]);
-            finish(&r);
+            answer_finish(&r);
             assert_true(r.code == K2_OK && r.status == 200 && !r.saw_error && r.text.len == 0 && r.has_usage && r.cached == 1);
             assert_string_equal(r.finish, "length");
             assert_int_equal(r.calls.count, 1);
             assert_string_equal(r.calls.list[0].id, "functions.f:0");
             assert_string_equal(r.calls.list[0].name, "f");
             assert_string_equal(r.calls.list[0].arguments.data, arguments);
-            drop(&r);
+            answer_drop(&r);
             if (after > 0 && after < 8)
                 assert_true(strstr(stubs[0].last_body, "\"calls\":true") || strstr(stubs[1].last_body, "\"calls\":true"));
             stubs[0].fail_times = stubs[1].fail_times = 0;
@@ -374,16 +231,16 @@ static void dies_in_a_call_elsewhere(void **state)
     stubs[0].fail_times = stubs[1].fail_times = 1;
     ask_at(&r, "/v1/chat/completions",
            "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"tools\":[" TOOL "]}");
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.status == 200 && r.calls.count == 1);
     assert_int_equal(r.calls.list[0].arguments.len, 8);
-    drop(&r);
+    answer_drop(&r);
     stubs[0].fail_times = stubs[1].fail_times = 2;
     ask_at(&r, "/v1/chat/completions",
            "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":8,\"stream\":true,\"tools\":[" TOOL "]}");
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.saw_error && !r.saw_done);
-    drop(&r);
+    answer_drop(&r);
     end();
 }
 
@@ -399,10 +256,10 @@ static void why_it_ended(void **state)
         stubs[0].die_after = stubs[1].die_after = 1;
         stubs[0].fail_times = 1;
         ask(&r, stream ? "{\"prompt\":[5,6,7],\"max_tokens\":200,\"stream\":true}" : "{\"prompt\":[5,6,7],\"max_tokens\":200}");
-        finish(&r);
+        answer_finish(&r);
         assert_string_equal(r.finish, "stop");
         assert_string_equal(r.stop, "the end");
-        drop(&r);
+        answer_drop(&r);
     }
     end();
 }
@@ -420,9 +277,9 @@ static void killed_in_mid_answer(void **state)
     assert_true(stubs[0].running > 0 && stubs[1].running > 0);
     stub_kill(&stubs[0]);
     for (int i = 0; i < 6; i++) {
-        finish(&r[i]);
-        expect_whole(&r[i], PROMPT, 3, 60);
-        drop(&r[i]);
+        answer_finish(&r[i]);
+        answer_expect_whole(&r[i], PROMPT, 3, 60);
+        answer_drop(&r[i]);
     }
     assert_true(stubs[1].requests == 6);
     assert_non_null(strstr(stubs[1].last_body, "[5,6,7,")); /* went on from tokens */
@@ -441,9 +298,9 @@ static void told_that_it_is_gone(void **state)
     k2i_px_event ev = {.kind = K2I_PX_ENGINES, .engines = {&e, 1}};
     k2i_px_io_step(px, &ev);
     for (int i = 0; i < 4; i++) {
-        finish(&r[i]);
-        expect_whole(&r[i], PROMPT, 3, 50);
-        drop(&r[i]);
+        answer_finish(&r[i]);
+        answer_expect_whole(&r[i], PROMPT, 3, 50);
+        answer_drop(&r[i]);
     }
     assert_int_equal(stubs[0].aborted, 2);
     end();
@@ -471,9 +328,9 @@ static void other_faults(void **state)
             s->fail_times = 2;
             ask(&r, stream ? "{\"prompt\":[5,6,7],\"max_tokens\":10,\"logprobs\":1,\"stream\":true}"
                            : "{\"prompt\":[5,6,7],\"max_tokens\":10,\"logprobs\":1}");
-            finish(&r);
-            expect_whole(&r, PROMPT, 3, 10);
-            drop(&r);
+            answer_finish(&r);
+            answer_expect_whole(&r, PROMPT, 3, 10);
+            answer_drop(&r);
             s->fail_times = 0;
         }
     end();
@@ -496,19 +353,19 @@ static void wrong_weights_go_elsewhere(void **state)
              hex);
     for (int i = 0; i < 4; i++) {
         ask(&r, body);
-        finish(&r);
-        expect_whole(&r, PROMPT, 3, 10);
+        answer_finish(&r);
+        answer_expect_whole(&r, PROMPT, 3, 10);
         assert_int_equal(r.prompt_count, 3); /* k2 asks for ids */
-        drop(&r);
+        answer_drop(&r);
     }
     assert_int_equal(stubs[1].requests, 4);
     /* What an engine that goes on is told: the position is advanced, the rest is as it was. */
     stubs[1].die_after = 3;
     stubs[1].fail_times = 1;
     ask(&r, body);
-    finish(&r);
-    expect_whole(&r, PROMPT, 3, 10);
-    drop(&r);
+    answer_finish(&r);
+    answer_expect_whole(&r, PROMPT, 3, 10);
+    answer_drop(&r);
     assert_non_null(strstr(stubs[1].last_body, "\"position\":7,\"trajectory\":9"));
     assert_non_null(strstr(stubs[1].last_body, "\"max_tokens\":7"));
     end();
@@ -524,35 +381,35 @@ static void foreign_engines(void **state)
     static const char plain[] = "{\"prompt\":\"hi\",\"max_tokens\":10,\"min_p\":0,\"mirostat\":2}",
                       stream[] = "{\"prompt\":\"hi\",\"max_tokens\":10,\"stream\":true}";
     ask(&r, plain);
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.status == 200 && r.text.len == 10 && r.count == 0 && strcmp(r.finish, "length") == 0 &&
                 r.completion_tokens == 10);
     assert_non_null(strstr(stubs[0].requests ? stubs[0].last_body : stubs[1].last_body, "\"mirostat\":2")); /* passed on */
     char *text = k2_strndup(r.text.data, r.text.len);
-    drop(&r);
+    answer_drop(&r);
     ask(&r, stream);
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.status == 200 && r.saw_done && strcmp(r.text.data, text) == 0);
-    drop(&r);
+    answer_drop(&r);
     /* Nothing was seen of a plain answer: it is begun anew, and still the same. */
     stubs[0].die_after = stubs[1].die_after = 4;
     stubs[0].fail_times = stubs[1].fail_times = 1;
     ask(&r, plain);
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.status == 200 && strcmp(r.text.data, text) == 0);
-    drop(&r);
+    answer_drop(&r);
     /* A stream that was seen cannot be made whole: an error, and no [DONE]. */
     stubs[0].fail_times = stubs[1].fail_times = 1;
     ask(&r, stream);
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.status == 200 && r.saw_error && !r.saw_done);
-    drop(&r);
+    answer_drop(&r);
     stubs[0].fail_times = stubs[1].fail_times = 0;
     stubs[0].whole_only = stubs[1].whole_only = true;
     ask(&r, stream);
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.status == 200 && r.saw_done && strcmp(r.text.data, text) == 0);
-    drop(&r);
+    answer_drop(&r);
     k2_free(text);
     end();
 }
@@ -567,21 +424,21 @@ static void several_answers_are_passed_on(void **state)
     start(NULL);
     engines(2);
     ask(&r, plain);
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.status == 200 && r.count == 10 && strcmp(r.finish, "length") == 0);
-    drop(&r);
+    answer_drop(&r);
     const char *body = strstr(stubs[0].last_body, "\"n\":2") ? stubs[0].last_body : stubs[1].last_body;
     assert_true(strstr(body, "\"n\":2") && strstr(body, "\"echo\":true") && !strstr(body, "\"stream\":true"));
     ask(&r, stream);
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.status == 200 && r.count == 10 && r.saw_done && !r.saw_error);
-    drop(&r);
+    answer_drop(&r);
     stubs[0].die_after = stubs[1].die_after = 4;
     stubs[0].fail_times = stubs[1].fail_times = 1;
     ask(&r, stream); /* it has been seen: an error, and no [DONE] */
-    finish(&r);
+    answer_finish(&r);
     assert_true(r.status == 200 && r.saw_error && !r.saw_done);
-    drop(&r);
+    answer_drop(&r);
     end();
 }
 
@@ -593,9 +450,9 @@ static void engine_without_streams(void **state)
     stubs[0].whole_only = true;
     engines(1);
     ask(&r, "{\"prompt\":[5,6,7],\"max_tokens\":10,\"logprobs\":1,\"stream\":true}");
-    finish(&r);
-    expect_whole(&r, PROMPT, 3, 10);
-    drop(&r);
+    answer_finish(&r);
+    answer_expect_whole(&r, PROMPT, 3, 10);
+    answer_drop(&r);
     end();
 }
 
@@ -611,22 +468,22 @@ static void refusals(void **state)
                               .stall_ms = 5000,
                               .wait_ms = 1000});
     ask(&r, "{\"prompt\":1}");
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 400);
     assert_non_null(strstr(r.body.data, "\"param\":\"prompt\""));
-    drop(&r);
+    answer_drop(&r);
     ask_at(&r, "/nothing", NULL);
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 404);
-    drop(&r);
+    answer_drop(&r);
     ask_at(&r, "/v1/completions", NULL);
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 405);
-    drop(&r);
+    answer_drop(&r);
     ask_at(&r, "/health", NULL);
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 503);
-    drop(&r);
+    answer_drop(&r);
     /* No engine: two wait, the third is one too many, and the waiting ends. */
     answer w[2];
     for (int i = 0; i < 2; i++) ask(&w[i], "{\"prompt\":\"x\"}");
@@ -636,32 +493,32 @@ static void refusals(void **state)
         k2_timer_stop(t);
     }
     ask(&r, "{\"prompt\":\"x\"}");
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 429);
-    drop(&r);
+    answer_drop(&r);
     for (int i = 0; i < 2; i++) {
-        finish(&w[i]);
+        answer_finish(&w[i]);
         assert_int_equal(w[i].status, 503);
         assert_non_null(strstr(w[i].body.data, "no engine is healthy"));
-        drop(&w[i]);
+        answer_drop(&w[i]);
     }
     /* The engine's own 4xx goes to the client. */
     stubs[0].status = 422;
     stubs[0].fail_times = 1;
     engines(1);
     ask(&r, "{\"prompt\":\"x\",\"stream\":true}");
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 422);
     assert_non_null(strstr(r.body.data, "told to refuse"));
-    drop(&r);
+    answer_drop(&r);
     /* Out of retries. */
     stubs[0].status = 500;
     stubs[0].fail_times = 10;
     ask(&r, "{\"prompt\":\"x\"}");
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 502);
     assert_non_null(strstr(r.body.data, "every engine that was tried failed; the last one: the engine answered 500: told to"));
-    drop(&r);
+    answer_drop(&r);
     end();
 }
 
@@ -683,7 +540,7 @@ static void client_that_leaves_is_canceled_at_the_engine(void **state)
         }
         assert_int_equal(stubs[0].aborted, 1);
         assert_true(stubs[0].tokens < 4000);
-        drop(&r);
+        answer_drop(&r);
         end();
     }
 }
@@ -695,17 +552,17 @@ static void other_paths(void **state)
     start(NULL);
     engines(2);
     ask_at(&r, "/k2/score", NULL);
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 405);
-    drop(&r);
+    answer_drop(&r);
     stubs[0].fail_times = stubs[1].fail_times = 1;
     ask_at(&r, "/k2/score", "{\"items\":[],\"choices\":[]}");
     r.raw = true;
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 200);
     assert_string_equal(r.body.data, "{\"items\":[],\"choices\":[]}");
     assert_int_equal(stubs[0].scores + stubs[1].scores, 3);
-    drop(&r);
+    answer_drop(&r);
     static const struct {
         const char *path, *needle;
     } pages[] = {{"/v1/models", "stub-model"},
@@ -714,10 +571,10 @@ static void other_paths(void **state)
                  {"/metrics", "k2_proxy_retried_total 2"}};
     for (size_t i = 0; i < K2_COUNT(pages); i++) {
         ask_page(&r, pages[i].path);
-        finish(&r);
+        answer_finish(&r);
         assert_int_equal(r.status, 200);
         if (!strstr(r.body.data, pages[i].needle)) fail_msg("%s: %s", pages[i].path, r.body.data);
-        drop(&r);
+        answer_drop(&r);
     }
     end();
 }
@@ -759,7 +616,7 @@ static void who_waits_for_whom(void **state)
         k2_timer_stop(t);
     }
     ask_page(&r, "/k2/requests");
-    finish(&r);
+    answer_finish(&r);
     assert_int_equal(r.status, 200);
     static const char *const needles[] = {"\"running\":1,\"queued\":1",
                                           "\"state\":\"running\",\"trajectory\":3077,\"group\":3,\"engine\":0",
@@ -767,15 +624,15 @@ static void who_waits_for_whom(void **state)
                                           "\"waits\":\"no engine holds the weights that the request needs\""};
     for (size_t i = 0; i < K2_COUNT(needles); i++)
         if (!strstr(r.body.data, needles[i])) fail_msg("%s is not in %s", needles[i], r.body.data);
-    drop(&r);
-    finish(&b);
+    answer_drop(&r);
+    answer_finish(&b);
     assert_int_equal(b.status, 503);
     assert_true(log_has("wait: deadline passed: no engine holds the weights") && log_has("of trajectory 4096"));
-    finish(&a);
+    answer_finish(&a);
     assert_int_equal(a.status, 502);
     assert_true(log_has("wait: deadline passed: completion request of trajectory 3077"));
-    drop(&a);
-    drop(&b);
+    answer_drop(&a);
+    answer_drop(&b);
     end();
     k2_log_close(log_of);
     log_of = NULL;

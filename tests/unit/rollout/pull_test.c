@@ -232,6 +232,7 @@ static void test_what_is_not_wanted(void **state)
 static const k2_xfer_ops *quick;
 static atomic_bool pause_next;
 
+/* The delay is the fault itself: a transfer longer than a look of the pull, which nothing outside of it can see. */
 static k2_code slow_read(void *r, k2_xfer_io *io, k2_error *err)
 {
     bool first = io->want_hash && atomic_exchange(&pause_next, false); /* chunks have hashes, header and manifest have none */
