@@ -97,6 +97,7 @@ int main(int argc, char **argv)
     k2_net_process_begin();
     k2_memory_begin();
     signal(SIGPIPE, SIG_IGN); /* a peer that went away is an error code, not a death */
+    signal(SIGXFSZ, SIG_IGN); /* so is a file that may not grow any further (ulimit -f) */
     if (argc < 2) {
         usage(stderr);
         return 2;

@@ -32,8 +32,23 @@ typedef struct meta {
     uint64_t format, next_seq;
 } meta;
 
+/* LMDB takes a write that was cut short for EIO; the reason - a full disk, a quota, a limit on file sizes - is told to whoever
+ * writes next. So write one page more behind the file's end, and take it back. */
+static int short_write_reason(const store *s)
+{
+    static const char page[4096];
+    struct stat st;
+    int fd;
+    if (!s->env || mdb_env_get_fd(s->env, &fd) != 0 || fstat(fd, &st) != 0) return EIO;
+    ssize_t n = pwrite(fd, page, sizeof page, st.st_size);
+    if (n >= 0 && n < (ssize_t)sizeof page) n = pwrite(fd, page, sizeof page, st.st_size + n);
+    int rc = n < 0 ? errno : EIO;
+    return ftruncate(fd, st.st_size) == 0 ? rc : errno;
+}
+
 static k2_code fail(const store *s, int rc, const char *what, k2_error *err)
 {
+    if (rc == EIO) rc = short_write_reason(s);
     if (rc == MDB_MAP_FULL)
         return k2_error_set(err, K2_NO_SPACE, "journal %s: %s: the map of %llu bytes is full", s->dir, what,
                             (unsigned long long)s->map_bytes);

@@ -5,6 +5,7 @@
  */
 #include "common/journal/journal.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -226,10 +228,48 @@ static void a_cut_file_is_refused(void **state)
     k2_dir_remove(dir, NULL);
 }
 
+/* A limit on file sizes in the middle of a batch's pages cuts LMDB's write short, as a disk that becomes full there does: LMDB
+ * calls that an I/O error, the journal gives the system's reason; nothing committed is lost, and with room it goes on. */
+static void a_short_write_tells_its_reason(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/k2journal.XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    char *path = k2_asprintf("%s/data.mdb", dir);
+    struct rlimit free_limit, tight;
+    assert_true(signal(SIGXFSZ, SIG_IGN) != SIG_ERR && getrlimit(RLIMIT_FSIZE, &free_limit) == 0);
+    static char bytes[3000];
+    for (rlim_t room = 0; room <= 3 * 4096; room += 1024) {
+        k2_journal *j = open_or_fail(dir);
+        assert_int_equal(k2_journal_append(j, 5, bytes, sizeof bytes, NULL, NULL), K2_OK);
+        assert_int_equal(k2_journal_commit(j, NULL), K2_OK);
+        uint64_t durable = k2_journal_durable_seq(j), last = 0;
+        struct stat st;
+        k2_error err = {0};
+        assert_int_equal(stat(path, &st), 0);
+        tight = (struct rlimit){.rlim_cur = (rlim_t)st.st_size + room, .rlim_max = free_limit.rlim_max};
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &tight), 0);
+        for (int i = 0; i < 40; i++) assert_int_equal(k2_journal_append(j, 5, bytes, sizeof bytes, NULL, NULL), K2_OK);
+        k2_code code = k2_journal_commit(j, &err);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &free_limit), 0);
+        k2_journal_close(j);
+        assert_int_not_equal(code, K2_OK);
+        if (!strstr(err.text, strerror(EFBIG))) fail_msg("with room for %lu bytes it says: %s", (unsigned long)room, err.text);
+        j = open_or_fail(dir);
+        assert_int_equal(k2_journal_durable_seq(j), durable);
+        assert_int_equal(k2_journal_read(j, 0, count, &last, NULL), K2_OK);
+        assert_int_equal(last, durable);
+        k2_journal_close(j);
+    }
+    k2_free(path);
+    k2_dir_remove(dir, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(committed_records_survive_kill),
                                        cmocka_unit_test(damage_is_found_with_its_number),
-                                       cmocka_unit_test(foreign_files_are_refused), cmocka_unit_test(a_cut_file_is_refused)};
+                                       cmocka_unit_test(foreign_files_are_refused), cmocka_unit_test(a_cut_file_is_refused),
+                                       cmocka_unit_test(a_short_write_tells_its_reason)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
