@@ -338,20 +338,20 @@ static void pair_row_tiles(const pair_args *proto, bool a_trans, size_t mr, size
 }
 
 /* `rows` rows of A, rounded, over the panels of a block. Rows are spread evenly over tiles, panels over strips. */
-static void pair_block(const pair_args *proto, bool a_trans, size_t rows, size_t cols)
+static void pair_block(const k2_gemm *g, const pair_args *proto, size_t rows, size_t cols)
 {
     const size_t panels = (cols + 15) / 16, count = (rows + K2I_PAIR_MR - 1) / K2I_PAIR_MR;
+    const size_t low = rows / count, extra = rows % count;
     const size_t strips = rows <= 4 ? 1 : (panels + K2I_PAIR_STRIP - 1) / K2I_PAIR_STRIP;
     for (size_t s = 0, p = 0; s < strips; s++) {
         size_t np = panels / strips + (s < panels % strips);
-        for (size_t i = 0, m = 0; i < count; i++) {
-            size_t mr = rows / count + (i < rows % count);
+        for (size_t i = 0; i < count; i++) {
+            size_t tile = g->upward ? count - 1 - i : i, m = tile * low + K2_MIN(tile, extra);
             pair_args t = *proto;
-            t.a += m * (a_trans ? 2 : t.a_step);
+            t.a += m * (g->a_trans ? 2 : t.a_step);
             t.c += m * t.ldc;
             t.fetch = i < 2; /* one tile is too short for it */
-            pair_row_tiles(&t, a_trans, mr, p, np, cols);
-            m += mr;
+            pair_row_tiles(&t, g->a_trans, low + (tile < extra), p, np, cols);
         }
         p += np;
     }
@@ -376,7 +376,7 @@ static __attribute__((noinline)) void pair_gemm(const k2_gemm *g)
                 t.a_step = pair_a(g, m0, rows, k0, kc, a);
                 t.a = a;
                 t.c = g->c + m0 * g->ldc + n0;
-                pair_block(&t, g->a_trans, rows, cols);
+                pair_block(g, &t, rows, cols);
             }
         }
     }

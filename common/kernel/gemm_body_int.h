@@ -146,12 +146,11 @@ static void row_tiles(const k2_gemm *g, const tile_args *proto, size_t m0, size_
 static void strip_rows(const k2_gemm *g, const tile_args *proto, size_t p0, size_t p1)
 {
     size_t count = (g->m + K2I_MR_MAX - 1) / K2I_MR_MAX, low = g->m / count, extra = g->m % count;
-    for (size_t i = 0, m0 = 0; i < count; i++) {
-        size_t mr = low + (i < extra);
+    for (size_t i = 0; i < count; i++) {
+        size_t tile = g->upward ? count - 1 - i : i;
         tile_args t = *proto;
         t.fetch = i < 2; /* one tile is too short for it */
-        row_tiles(g, &t, m0, mr, p0, p1);
-        m0 += mr;
+        row_tiles(g, &t, tile * low + K2_MIN(tile, extra), low + (tile < extra), p0, p1);
     }
 }
 

@@ -45,8 +45,9 @@ uint32_t k2_kern_team_threads(const k2_team *team);
 /* Run fn(arg, task, member) for task = 0 .. tasks-1 and return when all are done. Tasks must be independent; which member
  * (0 .. threads-1) gets which is not fixed, so a task's result must not depend on it. Member numbers scratch memory. */
 void k2_kern_team_run(k2_team *team, size_t tasks, void (*fn)(void *arg, size_t task, uint32_t member), void *arg);
-/* From begin to end, a region, the caller makes run after run: helpers are woken, and between runs they look out for the next one instead of
- * sleeping, each time for a tenth of a millisecond at most and less where the core is wanted by others. Regions may nest. */
+/* From begin to end, a region, the caller makes run after run: helpers are woken, and between runs they look out for the next one
+ * instead of sleeping, each time for about a tenth of a millisecond of their own time, giving the core up meanwhile where others want
+ * it. Regions may nest. */
 void k2_kern_team_begin(k2_team *team);
 void k2_kern_team_end(k2_team *team);
 
@@ -72,6 +73,7 @@ typedef struct k2_gemm {
     float *c;
     size_t ldc;
     bool accumulate; /* the chain starts at the value in C instead of at 0 */
+    bool upward;     /* tiles of rows are made from the last to the first; the bits stay */
 } k2_gemm;
 
 /* k2_kern_gemm - C = A B, or C += A B, each element one chain over k; with bf16 one chain of pairs (see above).

@@ -19,12 +19,21 @@ k2_part k2_kern_part(size_t m, size_t n, size_t parts, size_t part)
     return (k2_part){.m0 = r.from, .m = r.to - r.from, .n = n};
 }
 
+/* A processor fetches the rows that it expects next. Behind the last row of a part those are rows that the next thread writes,
+ * and lines in two caches cost that thread more than its arithmetic where they are far apart. So two neighbours each work away
+ * from the border between them. */
+static bool next_part_follows(const k2_gemm *whole, k2_part p, size_t part)
+{
+    return part % 2 == 0 && p.m0 + p.m < whole->m;
+}
+
 void k2_kern_gemm_part(const k2_gemm *g, size_t parts, size_t part)
 {
     k2_part p = k2_kern_part(g->m, g->n, parts, part);
     k2_gemm cut = *g;
     cut.m = p.m;
     cut.n = p.n;
+    cut.upward = next_part_follows(g, p, part);
     cut.a += g->a_trans ? p.m0 : p.m0 * g->lda;
     if (g->bf16 && g->b_form == K2_B_PACKED)
         cut.b_bf16 += k2_kern_packed_bf16(p.n0, g->k);

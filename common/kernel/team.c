@@ -6,9 +6,9 @@
  * yet is worked by the caller alone, for these machines give a process fewer cores than it has threads and nobody may wait for
  * a helper that has not begun. fn and arg are read after a task was taken, when the run cannot end before that task does.
  *
- * Looking out costs the core, so it is bounded in time, gives the core up where anybody else wants it, and is given up at once,
- * and then allowed for a shorter time, when that took long: with more threads than free cores, a helper that spins takes the
- * time of the thread it waits for.
+ * Looking out costs the core, so it is bounded - in looks of its own, not by the clock - and gives the core up between them to
+ * whoever wants it. It stays bounded the same when nothing came for a time: a helper that sleeps through the first half of each
+ * run finds no task left, and would do so for ever.
  */
 #include "common/kernel/kernel.h"
 
@@ -16,37 +16,32 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#define LOOK_NS_MAX 100000u /* a helper looks out so long for the next run of a region, then sleeps */
-#define LOOK_NS_MIN 5000u   /* what is left of it where looking out was in vain; one that pays doubles it */
-#define YIELD_NS    20000u  /* a yield that took longer gave the core to somebody else */
-#define LOOKS       128u    /* looks, each with a pause, between two glances at the clock: about two microseconds */
+#define LOOKS  128u /* looks, each with a pause, between two yields: about two microseconds */
+#define ROUNDS 50u  /* of looks and a yield; then a helper sleeps */
 
-/* One who looks out, and for how long the next time. */
-typedef struct looker {
-    uint64_t budget_ns;
-} looker;
+typedef struct helper {
+    k2_team *team;
+    uint32_t member;
+    pthread_t thread;
+    bool asleep, moved; /* under lock; moved: its own cores are `cores` without the caller's */
+} helper;
 
 struct k2_team {
     uint32_t threads;
-    pthread_t *helpers;
+    helper *helpers; /* [threads], the first is not used */
     void (*fn)(void *arg, size_t task, uint32_t member);
     void *arg;
-    looker caller;
     _Alignas(64) _Atomic uint64_t run;      /* tasks [low half, high half) are free */
     _Alignas(64) _Atomic uint32_t left;     /* tasks of the run that are not done */
     _Alignas(64) _Atomic uint32_t sleepers; /* helpers that must be woken; changed under lock */
     _Atomic bool waiting;                   /* the caller sleeps until `left` is 0; changed under lock */
     _Atomic uint32_t regions;               /* begins without their ends */
     _Atomic bool stop;
-    uint64_t calls; /* sleepers were told so often that a region begins; under lock */
+    cpu_set_t cores; /* the caller's, when it last woke somebody; under lock */
+    uint64_t calls;  /* sleepers were told so often that a region begins; under lock */
     pthread_mutex_t lock;
     pthread_cond_t start, done;
 };
-
-typedef struct helper_arg {
-    k2_team *team;
-    uint32_t member;
-} helper_arg;
 
 static bool run_open(uint64_t run)
 {
@@ -99,38 +94,30 @@ static bool in_region(k2_team *t)
     return atomic_load_explicit(&t->regions, memory_order_relaxed) > 0;
 }
 
-/* Until `ready`, the budget is used up, somebody else wants the core, or no region is open. */
-static void look_out(k2_team *t, looker *l, bool (*ready)(k2_team *t))
+/* Until `ready`, the looks are used up, or no region is open. */
+static void look_out(k2_team *t, bool (*ready)(k2_team *t))
 {
-    if (!in_region(t)) return;
-    uint64_t start = k2_now_ns(), now = start;
-    while (now - start < l->budget_ns) {
+    for (uint32_t round = 0; round < ROUNDS && in_region(t); round++) {
         for (uint32_t i = 0; i < LOOKS; i++) {
-            if (ready(t)) {
-                l->budget_ns = K2_MIN(2 * l->budget_ns, (uint64_t)LOOK_NS_MAX);
-                return;
-            }
+            if (ready(t)) return;
             pause_a_moment();
         }
-        if (!in_region(t)) return;
-        uint64_t before = k2_now_ns();
         sched_yield();
-        now = k2_now_ns();
-        if (now - before > YIELD_NS) break;
     }
-    l->budget_ns = K2_MAX(l->budget_ns / 2, (uint64_t)LOOK_NS_MIN);
 }
 
 /* Sleepers are counted before they look for the last time, and a run is there before they are looked for: one sees the other.
  */
-static void helper_wait(k2_team *t, looker *l)
+static void helper_sleep(k2_team *t, helper *h)
 {
-    look_out(t, l, helper_may_go);
-    if (helper_may_go(t)) return;
     pthread_mutex_lock(&t->lock);
     atomic_fetch_add(&t->sleepers, 1);
+    h->asleep = true;
     uint64_t calls = t->calls;
     while (!helper_may_go(t) && t->calls == calls) pthread_cond_wait(&t->start, &t->lock);
+    h->asleep = false;
+    if (h->moved) (void)pthread_setaffinity_np(h->thread, sizeof(t->cores), &t->cores);
+    h->moved = false;
     atomic_fetch_sub(&t->sleepers, 1);
     pthread_mutex_unlock(&t->lock);
 }
@@ -138,13 +125,12 @@ static void helper_wait(k2_team *t, looker *l)
 static void *helper_main(void *arg)
 {
     k2_thread_begin();
-    k2_team *t = ((helper_arg *)arg)->team;
-    uint32_t member = ((helper_arg *)arg)->member;
-    k2_free(arg);
-    looker l = {.budget_ns = LOOK_NS_MAX};
+    helper *h = arg;
+    k2_team *t = h->team;
     while (!atomic_load(&t->stop)) {
-        work(t, member);
-        helper_wait(t, &l);
+        work(t, h->member);
+        look_out(t, helper_may_go);
+        if (!helper_may_go(t)) helper_sleep(t, h);
     }
     return NULL;
 }
@@ -154,18 +140,35 @@ k2_team *k2_kern_team_new(uint32_t threads)
     K2_ASSERT(threads >= 1 && threads <= K2_TEAM_THREADS_MAX);
     k2_team *t = k2_alloc_aligned(_Alignof(k2_team), sizeof(*t));
     t->threads = threads;
-    t->caller.budget_ns = LOOK_NS_MAX;
-    t->helpers = k2_alloc_array(threads, sizeof(pthread_t));
+    t->helpers = k2_alloc_array(threads, sizeof(*t->helpers));
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->start, NULL);
     pthread_cond_init(&t->done, NULL);
     for (uint32_t i = 1; i < threads; i++) {
-        helper_arg *arg = k2_alloc(sizeof(*arg));
-        *arg = (helper_arg){.team = t, .member = i};
-        int failed = pthread_create(&t->helpers[i], NULL, helper_main, arg);
+        helper *h = &t->helpers[i];
+        *h = (helper){.team = t, .member = i};
+        pthread_mutex_lock(&t->lock); /* whoever sleeps has its thread's name */
+        int failed = pthread_create(&h->thread, NULL, helper_main, h);
+        pthread_mutex_unlock(&t->lock);
         K2_ASSERT(!failed);
     }
     return t;
+}
+
+/* The kernel puts who is woken beside who wakes it where no other core looks idle, and to a virtual machine's kernel none does:
+ * a core that halts is one that the host has taken away. Then both share a core until the next balance, some milliseconds later.
+ * So sleepers are woken to any core but the caller's; once awake they may go wherever the caller may. Under lock. */
+static void move_off_my_core(k2_team *t)
+{
+    int mine = sched_getcpu();
+    if (mine < 0 || sched_getaffinity(0, sizeof(t->cores), &t->cores) != 0) return;
+    cpu_set_t others = t->cores;
+    CPU_CLR((size_t)mine, &others);
+    if (CPU_COUNT(&others) == 0) return;
+    for (uint32_t i = 1; i < t->threads; i++) {
+        helper *h = &t->helpers[i];
+        if (h->asleep) h->moved = pthread_setaffinity_np(h->thread, sizeof(others), &others) == 0;
+    }
 }
 
 /* Sleepers look again. */
@@ -174,6 +177,7 @@ static void wake(k2_team *t, bool call)
     if (atomic_load(&t->sleepers) == 0) return;
     pthread_mutex_lock(&t->lock);
     t->calls += call;
+    move_off_my_core(t);
     pthread_cond_broadcast(&t->start);
     pthread_mutex_unlock(&t->lock);
 }
@@ -183,7 +187,7 @@ void k2_kern_team_free(k2_team *t)
     if (!t) return;
     atomic_store(&t->stop, true);
     wake(t, false);
-    for (uint32_t i = 1; i < t->threads; i++) pthread_join(t->helpers[i], NULL);
+    for (uint32_t i = 1; i < t->threads; i++) pthread_join(t->helpers[i].thread, NULL);
     pthread_cond_destroy(&t->done);
     pthread_cond_destroy(&t->start);
     pthread_mutex_destroy(&t->lock);
@@ -211,7 +215,7 @@ void k2_kern_team_end(k2_team *t)
 static void caller_wait(k2_team *t)
 {
     if (caller_may_go(t)) return;
-    look_out(t, &t->caller, caller_may_go);
+    look_out(t, caller_may_go);
     if (caller_may_go(t)) return;
     pthread_mutex_lock(&t->lock);
     atomic_store(&t->waiting, true);

@@ -1,7 +1,10 @@
 /* The team: every task once, each run after the one before it, helpers awake or asleep, fewer cores than threads. */
 #include "tests/unit/kernel/kernel_test_int.h"
 
+#include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #define TASKS 100u
 
@@ -92,12 +95,46 @@ static void teams_end_at_any_time(void **state)
     }
 }
 
+static void compare_cores(void *arg, size_t task, uint32_t member)
+{
+    (void)task, (void)member;
+    cpu_set_t *want = arg, mine;
+    if (sched_getaffinity(0, sizeof(mine), &mine) != 0 || !CPU_EQUAL(&mine, want)) abort();
+}
+
+/* Helpers are woken to another core than the caller's; whatever task they take, they may run wherever the caller may. */
+static void helpers_may_run_where_the_caller_may(void **state)
+{
+    (void)state;
+    cpu_set_t all, few;
+    assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
+    k2_team *team = k2_kern_team_new(3);
+    for (int i = 0; i < 60; i++) {
+        few = all;
+        for (int cpu = 0, left = 1 + i % 3; cpu < CPU_SETSIZE; cpu++) /* one core, two, three where there are so many */
+            if (CPU_ISSET((size_t)cpu, &few) && left-- <= 0) CPU_CLR((size_t)cpu, &few);
+        if (i % 20 == 0) { /* a new mask: helpers learn of it when they are woken from sleep */
+            k2_kern_team_free(team);
+            assert_int_equal(sched_setaffinity(0, sizeof(few), &few), 0);
+            team = k2_kern_team_new(3);
+        }
+        assert_int_equal(sched_getaffinity(0, sizeof(few), &few), 0);
+        if (i % 3 == 0) usleep(1000); /* they sleep */
+        k2_kern_team_begin(team);
+        for (int run = 0; run < 20; run++) k2_kern_team_run(team, TASKS, compare_cores, &few);
+        k2_kern_team_end(team);
+    }
+    k2_kern_team_free(team);
+    assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_do_each_task_once),
         cmocka_unit_test(runs_come_one_after_another),
         cmocka_unit_test(teams_end_at_any_time),
+        cmocka_unit_test(helpers_may_run_where_the_caller_may),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
