@@ -120,19 +120,6 @@ static inline size_t k2_arena_mark(const k2_arena *a) { return a->used; }
 static inline void k2_arena_reset(k2_arena *a, size_t mark) { a->used = mark; }
 static inline void k2_arena_seal(k2_arena *a) { a->sealed = true; }
 
-/* Pool: fixed slots of one size; take answers NULL when all are out. Not thread-safe. */
-typedef struct k2_pool {
-    unsigned char *slots;
-    uint32_t *free_list;
-    size_t slot_bytes;
-    uint32_t capacity, free_count;
-} k2_pool;
-void k2_pool_init(k2_pool *p, uint32_t capacity, size_t slot_bytes);
-void k2_pool_fini(k2_pool *p);
-void *k2_pool_take(k2_pool *p);               /* zeroed */
-void k2_pool_give(k2_pool *p, void *slot);    /* asserts that it is a slot of this pool */
-uint32_t k2_pool_index(const k2_pool *p, const void *slot);
-
 /* ---- many numbered places ---------------------------------------------------------------------------------------- */
 
 /* What an event may cost must not grow with the fleet: instead of looking at all of n places, ask one of these two. Both take all

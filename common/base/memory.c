@@ -1,4 +1,4 @@
-/* Memory: allocation that cannot fail, arenas, pools. */
+/* Memory: allocation that cannot fail, arenas. */
 #include "common/base/base.h"
 
 #include <malloc.h>
@@ -122,44 +122,4 @@ void *k2_arena_alloc(k2_arena *a, size_t bytes)
     void *p = k2_arena_try(a, bytes);
     K2_ASSERT(p != NULL);
     return p;
-}
-
-void k2_pool_init(k2_pool *p, uint32_t capacity, size_t slot_bytes)
-{
-    K2_ASSERT(capacity > 0 && slot_bytes > 0);
-    slot_bytes = (slot_bytes + 15u) & ~(size_t)15u;
-    *p = (k2_pool){.slots = k2_alloc_array(capacity, slot_bytes),
-                   .free_list = k2_alloc_array(capacity, sizeof(uint32_t)),
-                   .slot_bytes = slot_bytes,
-                   .capacity = capacity,
-                   .free_count = capacity};
-    for (uint32_t i = 0; i < capacity; i++) p->free_list[i] = capacity - 1 - i; /* slot 0 goes out first */
-}
-
-void k2_pool_fini(k2_pool *p)
-{
-    k2_free(p->slots);
-    k2_free(p->free_list);
-    *p = (k2_pool){0};
-}
-
-void *k2_pool_take(k2_pool *p)
-{
-    if (p->free_count == 0) return NULL;
-    void *slot = p->slots + (size_t)p->free_list[--p->free_count] * p->slot_bytes;
-    return memset(slot, 0, p->slot_bytes);
-}
-
-uint32_t k2_pool_index(const k2_pool *p, const void *slot)
-{
-    size_t offset = (size_t)((const unsigned char *)slot - p->slots);
-    K2_ASSERT((const unsigned char *)slot >= p->slots && offset % p->slot_bytes == 0 && offset / p->slot_bytes < p->capacity);
-    return (uint32_t)(offset / p->slot_bytes);
-}
-
-void k2_pool_give(k2_pool *p, void *slot)
-{
-    uint32_t index = k2_pool_index(p, slot);
-    K2_ASSERT(p->free_count < p->capacity);
-    p->free_list[p->free_count++] = index;
 }
