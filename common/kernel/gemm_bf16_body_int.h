@@ -337,21 +337,20 @@ static void pair_row_tiles(const pair_args *proto, bool a_trans, size_t mr, size
     }
 }
 
-/* `rows` rows of A, rounded, over the panels of a block. Rows are spread evenly over tiles, panels over strips. */
+/* `rows` rows of A, rounded, over the panels of a block, which are spread evenly over strips. */
 static void pair_block(const k2_gemm *g, const pair_args *proto, size_t rows, size_t cols)
 {
-    const size_t panels = (cols + 15) / 16, count = (rows + K2I_PAIR_MR - 1) / K2I_PAIR_MR;
-    const size_t low = rows / count, extra = rows % count;
+    const size_t panels = (cols + 15) / 16, count = k2i_tiles(rows, K2I_PAIR_MR);
     const size_t strips = rows <= 4 ? 1 : (panels + K2I_PAIR_STRIP - 1) / K2I_PAIR_STRIP;
     for (size_t s = 0, p = 0; s < strips; s++) {
         size_t np = panels / strips + (s < panels % strips);
         for (size_t i = 0; i < count; i++) {
-            size_t tile = g->upward ? count - 1 - i : i, m = tile * low + K2_MIN(tile, extra);
+            k2_range r = k2i_tile(rows, K2I_PAIR_MR, g->upward, i);
             pair_args t = *proto;
-            t.a += m * (g->a_trans ? 2 : t.a_step);
-            t.c += m * t.ldc;
+            t.a += r.from * (g->a_trans ? 2 : t.a_step);
+            t.c += r.from * t.ldc;
             t.fetch = i < 2; /* one tile is too short for it */
-            pair_row_tiles(&t, g->a_trans, low + (tile < extra), p, np, cols);
+            pair_row_tiles(&t, g->a_trans, r.to - r.from, p, np, cols);
         }
         p += np;
     }

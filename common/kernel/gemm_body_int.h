@@ -142,15 +142,15 @@ static void row_tiles(const k2_gemm *g, const tile_args *proto, size_t m0, size_
     }
 }
 
-/* All rows over one strip. Rows are spread evenly: 9 rows are 5 + 4, not 8 + 1, for a tile of one row hides no latency. */
+/* All rows over one strip. */
 static void strip_rows(const k2_gemm *g, const tile_args *proto, size_t p0, size_t p1)
 {
-    size_t count = (g->m + K2I_MR_MAX - 1) / K2I_MR_MAX, low = g->m / count, extra = g->m % count;
+    const size_t count = k2i_tiles(g->m, K2I_MR_MAX);
     for (size_t i = 0; i < count; i++) {
-        size_t tile = g->upward ? count - 1 - i : i;
+        k2_range rows = k2i_tile(g->m, K2I_MR_MAX, g->upward, i);
         tile_args t = *proto;
         t.fetch = i < 2; /* one tile is too short for it */
-        row_tiles(g, &t, tile * low + K2_MIN(tile, extra), low + (tile < extra), p0, p1);
+        row_tiles(g, &t, rows.from, rows.to - rows.from, p0, p1);
     }
 }
 

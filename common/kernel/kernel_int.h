@@ -94,6 +94,16 @@ static inline const float *k2i_key(const k2_keys *keys, size_t width, size_t t)
     return keys->base + page * keys->page_stride + t % keys->page_tokens * width;
 }
 
+/* The i-th of the tiles that m rows are made in. Rows are spread evenly: 9 rows are 5 + 4, not 8 + 1, for a tile of one row hides no
+ * latency. */
+static inline size_t k2i_tiles(size_t m, size_t rows_max) { return (m + rows_max - 1) / rows_max; }
+static inline k2_range k2i_tile(size_t m, size_t rows_max, bool upward, size_t i)
+{
+    size_t count = k2i_tiles(m, rows_max), low = m / count, extra = m % count, tile = upward ? count - 1 - i : i;
+    size_t from = tile * low + K2_MIN(tile, extra);
+    return (k2_range){from, from + low + (tile < extra)};
+}
+
 static inline size_t k2i_round16(size_t n) { return (n + 15) & ~(size_t)15; }
 
 #endif
