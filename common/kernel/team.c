@@ -156,8 +156,8 @@ k2_team *k2_kern_team_new(uint32_t threads)
 }
 
 /* The kernel puts who is woken beside who wakes it where no other core looks idle, and to a virtual machine's kernel none does:
- * a core that halts is one that the host has taken away. Then both share a core until the next balance, some milliseconds later.
- * So sleepers are woken to any core but the caller's; once awake they may go wherever the caller may. Under lock. */
+ * a core that halts is one that the host has taken away. Then both share a core until the next balance, some milliseconds
+ * later. So sleepers are woken to any core but the caller's; once awake they may go wherever the caller may. Under lock. */
 static void move_off_my_core(k2_team *t)
 {
     int mine = sched_getcpu();
