@@ -167,7 +167,7 @@ static void move_off_my_core(k2_team *t)
     if (CPU_COUNT(&others) == 0) return;
     for (uint32_t i = 1; i < t->threads; i++) {
         helper *h = &t->helpers[i];
-        if (h->asleep) h->moved = pthread_setaffinity_np(h->thread, sizeof(others), &others) == 0;
+        if (h->asleep && pthread_setaffinity_np(h->thread, sizeof(others), &others) == 0) h->moved = true;
     }
 }
 

@@ -33,8 +33,4 @@ typedef struct bench_rival {
 
 extern const bench_rival *const bench_rivals[]; /* ends with NULL */
 
-/* Wait until every other thread of this process sleeps. Rivals' helpers look for work in a loop for tens of milliseconds after their turn, on
- * the core that ours need, and signal nobody when they give up: what the kernel says of them is the only sign. */
-void bench_rivals_rest(void);
-
 #endif

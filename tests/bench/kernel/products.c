@@ -5,8 +5,13 @@
 #include <string.h>
 
 #include "common/kernel/kernel.h"
+#include "tests/support/asleep.h"
 
 enum { TURNS = 15, RIVALS_MAX = 4 };
+
+/* Everybody's turn begins after so much work of its own: a core that rested is slow at first, and caches hold another's data.
+ */
+#define WARM_NS 2000000u
 
 typedef struct product {
     bench_form form;
@@ -27,13 +32,10 @@ static void part(void *arg, size_t task, uint32_t member)
     k2_kern_gemm_part(&p->ours, p->threads, task);
 }
 
-/* Everybody's turn begins after this much work of its own: a core that rested is slow at first, and its caches hold another's
- * data. */
-#define WARM_NS 2000000u
-
 static double seconds_ours(product *p)
 {
-    if (p->threads > 1) bench_rivals_rest();
+    if (p->threads > 1)
+        (void)others_asleep(); /* rivals' helpers look for work long after their turn, on the core that ours need */
     k2_kern_team_begin(p->team);
     for (uint64_t from = k2_now_ns(); k2_now_ns() - from < WARM_NS;) k2_kern_team_run(p->team, p->threads, part, p);
     double start = bench_seconds(p->threads);

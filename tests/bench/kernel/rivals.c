@@ -7,13 +7,9 @@
  */
 #include "tests/bench/kernel/bench.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/base/base.h"
 
@@ -179,35 +175,3 @@ const bench_rival *const bench_rivals[] = {
     &onednn, &onednn_packed,
 #endif
     NULL};
-
-#define REST_NS_MAX 1000000000u /* a thread that works on is none of a rival's: measure all the same */
-
-/* Of /proc/self/task/TID/stat: "TID (name) S ..."; the name may hold anything. */
-static bool sleeps(int tasks, const char *tid)
-{
-    char path[64], text[512];
-    snprintf(path, sizeof(path), "%.20s/stat", tid);
-    int fd = openat(tasks, path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return true; /* it has ended */
-    ssize_t n = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    if (n <= 0) return true;
-    text[n] = '\0';
-    const char *name_end = strrchr(text, ')');
-    return !name_end || strncmp(name_end, ") R", 3) != 0;
-}
-
-static bool all_sleep(DIR *tasks)
-{
-    rewinddir(tasks);
-    for (const struct dirent *e; (e = readdir(tasks)) != NULL;)
-        if (atoi(e->d_name) > 0 && atoi(e->d_name) != gettid() && !sleeps(dirfd(tasks), e->d_name)) return false;
-    return true;
-}
-
-void bench_rivals_rest(void)
-{
-    DIR *tasks = opendir("/proc/self/task");
-    for (uint64_t start = k2_now_ns(); tasks && !all_sleep(tasks) && k2_now_ns() - start < REST_NS_MAX;) sched_yield();
-    if (tasks) closedir(tasks);
-}

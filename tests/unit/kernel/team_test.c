@@ -4,7 +4,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <unistd.h>
+
+#include "tests/support/asleep.h"
 
 #define TASKS 100u
 
@@ -119,7 +120,7 @@ static void helpers_may_run_where_the_caller_may(void **state)
             team = k2_kern_team_new(3);
         }
         assert_int_equal(sched_getaffinity(0, sizeof(few), &few), 0);
-        if (i % 3 == 0) usleep(1000); /* they sleep */
+        if (i % 3 == 0) assert_true(others_asleep());
         k2_kern_team_begin(team);
         for (int run = 0; run < 20; run++) k2_kern_team_run(team, TASKS, compare_cores, &few);
         k2_kern_team_end(team);
