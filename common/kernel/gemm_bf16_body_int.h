@@ -14,7 +14,7 @@
 #define K2I_PAIR_ROWS  64 /* rows of A rounded at once */
 #define K2I_PAIR_KC    128 /* pairs of a block of k, where there are many rows */
 #define K2I_PAIR_FEW   8   /* up to so many rows the block is as much longer: a weight's panel is then read from end to end */
-#define K2I_PAIR_COLS  16  /* panels of B that are made at once where it comes raw */
+#define K2I_PAIR_COLS  16  /* panels of B that are made at once where it comes raw, or more where they are shorter than a block */
 #define K2I_PAIR_STRIP 3   /* panels that the tallest tiles take */
 
 #if K2I_LEVEL == 512
@@ -361,15 +361,16 @@ static __attribute__((noinline)) void pair_gemm(const k2_gemm *g)
     uint16_t a[K2I_PAIR_ROWS * K2I_PAIR_KC * 2] __attribute__((aligned(64)));
     uint16_t b[K2I_PAIR_COLS * K2I_PAIR_KC * 32] __attribute__((aligned(64)));
     const bool raw = g->b_form != K2_B_PACKED, few = g->m <= K2I_PAIR_FEW && !raw && !g->a_trans;
-    const size_t k_step = 2 * K2I_PAIR_KC * (few ? K2I_PAIR_ROWS / K2I_PAIR_FEW : 1), n_step = raw ? K2I_PAIR_COLS * 16 : g->n;
+    const size_t k_step = 2 * K2I_PAIR_KC * (few ? K2I_PAIR_ROWS / K2I_PAIR_FEW : 1);
     for (size_t k0 = 0; k0 < g->k; k0 += k_step) {
         const size_t kc = K2_MIN(k_step, g->k - k0);
-        pair_args t = {.pairs = (kc + 1) / 2, .ldc = g->ldc, .load = g->accumulate || k0 > 0};
+        const size_t panel = k2_kern_packed_bf16(16, raw ? kc : g->k);
+        const size_t n_step = raw ? sizeof(b) / sizeof(*b) / panel * 16 : g->n;
+        pair_args t = {.pairs = (kc + 1) / 2, .ldc = g->ldc, .b_panel = panel, .load = g->accumulate || k0 > 0};
         for (size_t n0 = 0; n0 < g->n; n0 += n_step) {
             const size_t cols = K2_MIN(n_step, g->n - n0);
             if (raw) pair_b(g, n0, cols, k0, kc, b);
             t.b = raw ? b : g->b_bf16 + k0 * 16;
-            t.b_panel = k2_kern_packed_bf16(16, raw ? kc : g->k);
             for (size_t m0 = 0; m0 < g->m; m0 += K2I_PAIR_ROWS) {
                 const size_t rows = K2_MIN((size_t)K2I_PAIR_ROWS, g->m - m0);
                 t.a_step = pair_a(g, m0, rows, k0, kc, a);

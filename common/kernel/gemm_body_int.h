@@ -3,7 +3,7 @@
  * C is cut into tiles of up to 8 rows by a few panels of 16 columns. A tile keeps its accumulators in registers and walks k,
  * so each element is one chain. K is cut into blocks only to stay in the cache: between blocks the chain rests in C, which
  * loses nothing. B comes in packed panels, is read where it lies, or is packed strip by strip into a buffer on the stack. A is read
- * where it lies.
+ * where it lies, or, transposed, copied tile by tile.
  */
 #include "common/kernel/kernel_int.h"
 #include "common/kernel/vec_int.h"
@@ -17,14 +17,17 @@
     X(7, 2) X(7, 3) X(8, 1) X(8, 2) X(8, 3)
 #define K2I_MR_MAX 8
 #define K2I_NP_MAX 8
+#define K2I_ROWS_COPY SIZE_MAX /* of C, that pay for copying a transposed A: with 1 MiB of second-level cache none did */
 #elif K2I_LEVEL == 2 /* 16 registers, two for each panel */
 #define K2I_TILES(X) X(1, 1) X(1, 2) X(1, 3) X(1, 4) X(2, 1) X(2, 2) X(3, 1) X(3, 2) X(4, 1) X(5, 1) X(6, 1)
 #define K2I_MR_MAX 6
 #define K2I_NP_MAX 4
+#define K2I_ROWS_COPY 32
 #else
 #define K2I_TILES(X) X(1, 1)
 #define K2I_MR_MAX 1
 #define K2I_NP_MAX 1
+#define K2I_ROWS_COPY SIZE_MAX
 #endif
 
 typedef struct tile_args {
@@ -125,12 +128,10 @@ static void strip_pack(const k2_gemm *g, size_t p0, size_t np, size_t k0, size_t
     }
 }
 
-/* Rows [m0, m0+mr) of C over panels [p0, p1), in tiles as wide as mr allows. */
-static void row_tiles(const k2_gemm *g, const tile_args *proto, size_t m0, size_t mr, size_t p0, size_t p1)
+/* Rows [m0, m0+mr) of C, whose first of A is at t.a, over panels [p0, p1), in tiles as wide as mr allows. */
+static void row_tiles(const k2_gemm *g, tile_args t, size_t m0, size_t mr, size_t p0, size_t p1)
 {
-    tile_args t = *proto;
     const size_t panels = (g->n + 15) / 16;
-    t.a += g->a_trans ? m0 : m0 * g->lda;
     for (size_t p = p0; p < p1;) {
         size_t np = K2_MIN(p1 - p, (size_t)K2I_NP_MAX);
         while (!tiles[g->a_trans][mr][np]) np--;
@@ -149,17 +150,18 @@ static void strip_rows(const k2_gemm *g, const tile_args *proto, size_t p0, size
     for (size_t i = 0; i < count; i++) {
         k2_range rows = k2i_tile(g->m, K2I_MR_MAX, g->upward, i);
         tile_args t = *proto;
+        t.a += g->a_trans ? rows.from : rows.from * g->lda;
         t.fetch = i < 2; /* one tile is too short for it */
-        row_tiles(g, &t, rows.from, rows.to - rows.from, p0, p1);
+        row_tiles(g, t, rows.from, rows.to - rows.from, p0, p1);
     }
 }
 
 #define K2I_STRIP 3 /* panels of a strip: what the tallest tiles take at once */
 
 /* Panels of the strip that begins at panel p: as even as may be, for 3 + 1 would leave a tile that only loads. */
-static size_t strip_width(size_t panels, size_t p)
+static size_t strip_width(size_t panels, size_t p, size_t widest)
 {
-    size_t left = panels - p, strips = (left + K2I_STRIP - 1) / K2I_STRIP;
+    size_t left = panels - p, strips = (left + widest - 1) / widest;
     return (left + strips - 1) / strips;
 }
 
@@ -169,7 +171,7 @@ static void block_packed(const k2_gemm *g, tile_args t, size_t k0)
     t.b_panel = g->k * 16;
     t.b_step = 16;
     for (size_t p = 0, np; p < panels; p += np) {
-        np = g->m <= 4 ? panels : strip_width(panels, p);
+        np = g->m <= 4 ? panels : strip_width(panels, p, K2I_STRIP);
         t.b = g->b + p * t.b_panel + k0 * 16;
         strip_rows(g, &t, p, p + np);
     }
@@ -185,7 +187,7 @@ static void block_raw(const k2_gemm *g, tile_args t, size_t k0)
     const size_t panels = (g->n + 15) / 16;
     const bool in_place = g->b_form == K2_B_KN && (g->ldb < K2I_ROW_FAR || g->m < K2I_ROWS_PAY);
     for (size_t p = 0, np; p < panels; p += np) {
-        np = strip_width(panels, p);
+        np = strip_width(panels, p, K2I_STRIP);
         if (in_place && (p + np) * 16 <= g->n) {
             t.b = g->b + k0 * g->ldb + p * 16;
             t.b_panel = 16;
@@ -197,6 +199,46 @@ static void block_raw(const k2_gemm *g, tile_args t, size_t k0)
             t.b_step = 16;
         }
         strip_rows(g, &t, p, p + np);
+    }
+}
+
+#define K2I_COPY_B (12 * K2I_GEMM_KC * 16) /* floats: 192 KiB, of a second-level cache of 512 */
+#define K2I_COPY_A 8
+
+/* Rows [m0, m0+mr) of a transposed A: [k][K2I_COPY_A]. */
+static void tile_copy(const k2_gemm *g, const tile_args *t, size_t m0, size_t mr, float *out)
+{
+    const float *a = t->a + m0;
+    const bool whole = m0 + K2I_COPY_A <= g->m;
+    for (size_t k = 0; k < t->k; k++, a += g->lda, out += K2I_COPY_A) {
+        if (whole) { /* one load, one store */
+            memcpy(out, a, K2I_COPY_A * sizeof(*a));
+        } else {
+            memcpy(out, a, mr * sizeof(*a));
+        }
+    }
+}
+
+/* A is transposed: a tile steps through it row by row of memory, and lines that are a power of two apart share few sets of the
+ * first-level cache. So a tile's part is copied, once for as many panels of B as the buffer takes. */
+static void block_trans(const k2_gemm *g, tile_args t, size_t k0)
+{
+    float a[K2I_GEMM_KC * K2I_COPY_A] __attribute__((aligned(64))), b[K2I_COPY_B] __attribute__((aligned(64)));
+    const size_t panels = (g->n + 15) / 16, count = k2i_tiles(g->m, K2I_MR_MAX);
+    const tile_args in_place = t;
+    t.a = a;
+    t.lda = K2I_COPY_A;
+    t.b_panel = t.k * 16;
+    t.b_step = 16;
+    t.b = b;
+    for (size_t p = 0, np; p < panels; p += np) {
+        np = strip_width(panels, p, K2I_COPY_B / t.b_panel);
+        strip_pack(g, p, np, k0, t.k, b);
+        for (size_t i = 0; i < count; i++) {
+            k2_range rows = k2i_tile(g->m, K2I_MR_MAX, g->upward, i);
+            tile_copy(g, &in_place, rows.from, rows.to - rows.from, a);
+            row_tiles(g, t, rows.from, rows.to - rows.from, p, p + np);
+        }
     }
 }
 
@@ -225,6 +267,8 @@ static void fast_gemm(const k2_gemm *g)
         t.load = g->accumulate || k0 > 0;
         if (g->b_form == K2_B_PACKED) {
             block_packed(g, t, k0);
+        } else if (g->a_trans && g->m >= K2I_ROWS_COPY) {
+            block_trans(g, t, k0);
         } else {
             block_raw(g, t, k0);
         }
