@@ -86,6 +86,14 @@ K2I_INLINE v16 v_sum16(const v16 a[16])
     r = _mm512_permute_ps(r, 0xd8);
     return _mm512_shuffle_f32x4(r, r, 0xd8);
 }
+K2I_INLINE void v_sums(const v16 *a, const int n, float *out)
+{
+    if (n == 16) {
+        v_store(out, v_sum16(a));
+    } else {
+        for (int i = 0; i < n; i++) out[i] = v_sum(a[i]);
+    }
+}
 
 #elif K2I_LEVEL == 2 /* ---------------------------------------------------------------------------------------------- */
 #include <immintrin.h>
@@ -155,11 +163,22 @@ K2I_INLINE float v_sum(v16 a)
     __m128 s2 = _mm_add_ps(s4, _mm_movehl_ps(s4, s4));
     return _mm_cvtss_f32(_mm_add_ss(s2, _mm_shuffle_ps(s2, s2, 1)));
 }
-K2I_INLINE v16 v_sum16(const v16 a[16])
+K2I_INLINE __m128 v_sum_to_4(v16 a)
 {
-    float s[16];
-    for (int i = 0; i < 16; i++) s[i] = v_sum(a[i]);
-    return v_load(s);
+    __m256 s8 = _mm256_add_ps(a.lo, a.hi);
+    return _mm_add_ps(_mm256_castps256_ps128(s8), _mm256_extractf128_ps(s8, 1));
+}
+/* v_sum of each of a[0..n); four go down the last two steps of the tree together */
+K2I_INLINE void v_sums(const v16 *a, const int n, float *out)
+{
+    if (n == 4) {
+        __m128 s0 = v_sum_to_4(a[0]), s1 = v_sum_to_4(a[1]), s2 = v_sum_to_4(a[2]), s3 = v_sum_to_4(a[3]);
+        __m128 s01 = _mm_add_ps(_mm_unpacklo_ps(s0, s1), _mm_unpackhi_ps(s0, s1)); /* of 0, of 1, of 0, of 1 */
+        __m128 s23 = _mm_add_ps(_mm_unpacklo_ps(s2, s3), _mm_unpackhi_ps(s2, s3));
+        _mm_storeu_ps(out, _mm_add_ps(_mm_movelh_ps(s01, s23), _mm_movehl_ps(s23, s01)));
+    } else {
+        for (int i = 0; i < n; i++) out[i] = v_sum(a[i]);
+    }
 }
 
 #else /* ------------------------------------------------------------------------------------------------------------- */
@@ -264,11 +283,9 @@ K2I_INLINE float v_sum(v16 a)
     }
     return a.f[0];
 }
-K2I_INLINE v16 v_sum16(const v16 a[16])
+K2I_INLINE void v_sums(const v16 *a, const int n, float *out)
 {
-    v16 r;
-    V_EACH r.f[i] = v_sum(a[i]);
-    return r;
+    for (int i = 0; i < n; i++) out[i] = v_sum(a[i]);
 }
 #undef V_EACH
 #endif
