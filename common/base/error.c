@@ -65,6 +65,8 @@ static k2_code code_of_errno(int errnum)
     case ENOMEM: return K2_NO_MEMORY;
     case ENOENT:
     case ENOTDIR: return K2_NOT_FOUND;
+    case ELOOP:
+    case ENAMETOOLONG: return K2_BAD_INPUT; /* a path that never was one */
     case EADDRINUSE: return K2_BUSY;
     default: return K2_IO;
     }

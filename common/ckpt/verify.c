@@ -98,7 +98,8 @@ k2_code k2i_ckpt_verify(char **args, int count, k2_error *err)
     if (code == K2_OK) code = model_verify(args[0], &dims, &tensors, &digest, err);
     if (code != K2_OK) return code;
     k2_digest_hex(digest, hex);
-    printf("%s: ok, %zu tensors in %zu files are whole and finite; weights digest %s\n", args[0], tensors, files, hex);
-    if (others) printf("%zu other files of tensors are whole\n", others);
+    printf("%s: ok, whole and finite: %zu tensors in %zu file%s; weights digest %s\n", args[0], tensors, files,
+           files == 1 ? "" : "s", hex);
+    if (others) printf("whole: %zu other file%s of tensors\n", others, others == 1 ? "" : "s");
     return K2_OK;
 }

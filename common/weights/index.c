@@ -2,6 +2,7 @@
 #include "index_int.h"
 #include "json_int.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ static k2_code places_parse(const char *name, k2i_index *x, k2_error *err)
     cJSON_ArrayForEach(item, map)
     {
         const char *shard = item->valuestring;
-        if (!cJSON_IsString(item) || !*shard || *shard == '.' || strchr(shard, '/'))
+        if (!cJSON_IsString(item) || !*shard || *shard == '.' || strchr(shard, '/') || strlen(shard) > NAME_MAX)
             return k2_error_set(err, K2_BAD_INPUT, "%.200s: weight_map of %.100s is not the name of a file in the directory",
                                 name, item->string);
         x->names[x->count] = item->string;

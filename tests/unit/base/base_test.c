@@ -1,6 +1,7 @@
 /* base: known answers of Philox, bounds of buffers and arenas, error lines, files. */
 #include "common/base/base.h"
 
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,6 +80,18 @@ static void json_strings_are_always_valid(void **state)
     assert_false(k2_utf8_valid("\xc0\x80", 2));
     assert_false(k2_utf8_valid("\xe2\x82", 2));
     k2_buf_fini(&b);
+}
+
+static void errors_of_paths_are_of_the_input(void **state)
+{
+    (void)state;
+    k2_error e;
+    assert_int_equal(k2_error_errno(&e, ENOENT, "a"), K2_NOT_FOUND);
+    assert_int_equal(k2_error_errno(&e, ENOTDIR, "a"), K2_NOT_FOUND);
+    assert_int_equal(k2_error_errno(&e, ELOOP, "a"), K2_BAD_INPUT);
+    assert_int_equal(k2_error_errno(&e, ENAMETOOLONG, "a"), K2_BAD_INPUT);
+    assert_int_equal(k2_error_errno(&e, ENOSPC, "a"), K2_NO_SPACE);
+    assert_int_equal(k2_error_errno(&e, EIO, "a"), K2_IO);
 }
 
 static void errors_are_one_line(void **state)
@@ -208,11 +221,11 @@ static void half_lines_are_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(philox_known_answers),      cmocka_unit_test(draws_are_uniform_and_repeatable),
-        cmocka_unit_test(buffers_stop_at_their_cap), cmocka_unit_test(json_strings_are_always_valid),
-        cmocka_unit_test(errors_are_one_line),       cmocka_unit_test(arenas_give_everything_back),
-        cmocka_unit_test(files_are_replaced_whole),  cmocka_unit_test(half_lines_are_cut),
-        cmocka_unit_test(words_and_digests),
+        cmocka_unit_test(philox_known_answers),        cmocka_unit_test(draws_are_uniform_and_repeatable),
+        cmocka_unit_test(buffers_stop_at_their_cap),   cmocka_unit_test(json_strings_are_always_valid),
+        cmocka_unit_test(errors_are_one_line),         cmocka_unit_test(errors_of_paths_are_of_the_input),
+        cmocka_unit_test(arenas_give_everything_back), cmocka_unit_test(files_are_replaced_whole),
+        cmocka_unit_test(half_lines_are_cut),          cmocka_unit_test(words_and_digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
