@@ -40,8 +40,8 @@ k2_code k2i_plan_engine(const k2_config *config, const k2_dims *dims, uint32_t w
 
 uint64_t k2i_plan_bytes(const k2i_engine_plan *plan, const k2_dims *dims, uint32_t models, bool segments)
 {
-    uint64_t each = (uint64_t)k2_model_bytes(dims, plan->compute) + (segments ? k2_budget_segment(dims) : 0);
-    return each * models + k2i_engine_bytes(plan, dims);
+    const uint64_t weights = segments ? models * k2_budget_segment(dims) : k2_budget_tensor(dims);
+    return models * (uint64_t)k2_model_bytes(dims, plan->compute) + weights + k2i_engine_bytes(plan, dims);
 }
 
 k2_code k2i_plan_check(const k2i_engine_plan *plan, const k2_dims *dims, uint32_t models, bool segments, uint64_t available,

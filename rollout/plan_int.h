@@ -13,7 +13,8 @@
 k2_code k2i_plan_engine(const k2_config *config, const k2_dims *dims, uint32_t workers, uint32_t cores, k2i_engine_plan *out,
                         k2_error *err);
 
-/* Bytes of a worker: `models` models (two in a run: active and staged), as many segments of weights, and the engine. */
+/* Bytes of a worker: `models` models (two in a run: active and staged), as many segments of weights, or else the one tensor that is being
+ * loaded, and the engine. */
 uint64_t k2i_plan_bytes(const k2i_engine_plan *plan, const k2_dims *dims, uint32_t models, bool segments);
 
 /* Bytes that this process may still take: the least of what the machine has free and what its control group leaves. */

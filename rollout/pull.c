@@ -10,7 +10,7 @@
 
 typedef struct fetch {
     const k2i_pull *p;
-    k2_weights_slot *slots; /* of our model */
+    k2_weights_slot *slots; /* of our model; in the end with data in the segment */
     size_t slot_count;
     k2_xfer_remote *remotes[K2_XFER_SOURCES_MAX];
     uint32_t count;
@@ -26,10 +26,12 @@ typedef struct fetch {
 k2_weights_slot *k2i_model_slots(k2_model *m, size_t *count)
 {
     const k2_model_layout *layout = k2_model_layout_of(m);
+    float *params = k2_model_params(m);
     k2_weights_slot *slots = k2_alloc_array(layout->params_count, sizeof *slots);
     for (size_t i = 0; i < layout->params_count; i++) {
         const k2_param *param = &layout->params[i];
-        slots[i] = (k2_weights_slot){.name = param->name, .shape = param->shape, .data = k2_model_params(m) + param->offset};
+        slots[i] =
+            (k2_weights_slot){.name = param->name, .shape = param->shape, .data = params ? params + param->offset : NULL};
     }
     *count = layout->params_count;
     return slots;
@@ -171,6 +173,15 @@ static k2_code fetch_data(fetch *f, k2_error *err)
     return code;
 }
 
+/* From the segment, which stays: for peers, and because the model keeps its weights as panels. */
+static void fill_model(const fetch *f)
+{
+    const float **tensors = k2_alloc_array(f->slot_count, sizeof *tensors);
+    for (size_t i = 0; i < f->slot_count; i++) tensors[i] = f->slots[i].data;
+    k2_model_params_take(f->p->model, tensors);
+    k2_free(tensors);
+}
+
 static k2_code run(fetch *f, k2_error *err)
 {
     k2_code code = open_sources(f, err);
@@ -180,10 +191,10 @@ static k2_code run(fetch *f, k2_error *err)
     if (code != K2_OK) return code;
     char *memory = k2_xfer_segment_memory(f->segment), *data = memory + f->layout.data_offset;
     code = K2_PLANTED(UNVERIFIED) ? K2_OK : k2_weights_manifest_verify(f->manifest, data, err);
-    if (code == K2_OK) code = k2_weights_manifest_scatter(f->manifest, data, f->slots, f->slot_count, err);
+    if (code == K2_OK) code = k2_weights_manifest_bind(f->manifest, data, f->slots, f->slot_count, err);
     if (code == K2_OK && atomic_load(f->p->cancel)) code = k2_error_set(err, K2_CANCELED, "the transfer was ended");
     if (code != K2_OK) return code;
-    k2_model_params_changed(f->p->model);
+    fill_model(f);
     memcpy(memory + HEADER, f->manifest_text, f->layout.manifest_bytes);
     memcpy(memory, f->header, HEADER); /* last: only now it is a segment of weights */
     return K2_OK;

@@ -38,7 +38,8 @@ typedef struct k2i_pulled {
  */
 k2_code k2i_pull_run(const k2i_pull *p, k2i_pulled *out, k2_error *err);
 
-/* The model's tensors as slots; k2_free the array (the names stay the model's). */
+/* The model's tensors as slots, in the layout's order, with data where the model keeps a vector of parameters; k2_free the array (the names
+ * stay the model's). */
 k2_weights_slot *k2i_model_slots(k2_model *m, size_t *count);
 
 #endif

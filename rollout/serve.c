@@ -48,6 +48,11 @@ static void on_signal(void *arg, int signum)
     a->drain = k2_timer_start(a->loop, 0, DRAIN_TICK_NS, on_drain_tick, a);
 }
 
+static void take(void *model, size_t tensor, const float *elements)
+{
+    k2_model_param_take(model, tensor, elements);
+}
+
 static k2_code load(alone *a, const k2i_options *o, k2_error *err)
 {
     char *path = k2_asprintf("%s/config.json", o->model);
@@ -71,11 +76,7 @@ static k2_code load(alone *a, const k2i_options *o, k2_error *err)
     if (!a->model) return err->code;
     size_t count;
     k2_weights_slot *slots = k2i_model_slots(a->model, &count);
-    code = k2_weights_dir_load(o->model, slots, count, err);
-    if (code == K2_OK) {
-        a->digest = k2_weights_digest(slots, count);
-        k2_model_params_changed(a->model);
-    }
+    code = k2_weights_dir_each(o->model, slots, count, take, a->model, &a->digest, err);
     k2_free(slots);
     return code;
 }

@@ -75,7 +75,8 @@ k2_budget_engine k2_budget_rollout(const k2_config *config, const k2_dims *dims,
  * keep busy. */
 uint32_t k2_budget_rollout_threads(const k2_config *config, const k2_dims *dims, uint32_t workers, uint32_t cores);
 
-/* Bytes of a segment of weights. */
+/* Bytes of a segment of weights, and of the largest tensor as f32. */
 uint64_t k2_budget_segment(const k2_dims *dims);
+uint64_t k2_budget_tensor(const k2_dims *dims);
 
 #endif

@@ -42,6 +42,15 @@ uint64_t k2_budget_segment(const k2_dims *dims)
     return bytes;
 }
 
+uint64_t k2_budget_tensor(const k2_dims *dims)
+{
+    k2_model_layout *layout = k2_model_layout_new(dims);
+    uint64_t floats = 0;
+    for (size_t i = 0; i < layout->params_count; i++) floats = K2_MAX(floats, (uint64_t)layout->params[i].count);
+    k2_model_layout_free(layout);
+    return floats * sizeof(float);
+}
+
 k2_budget_engine k2_budget_rollout(const k2_config *c, const k2_dims *dims, uint32_t cores)
 {
     uint32_t threads = k2_budget_rollout_threads(c, dims, (uint32_t)c->rollout_workers, cores);

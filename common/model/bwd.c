@@ -110,7 +110,7 @@ void k2i_phase(k2i_back *b, void (*rows_fn)(k2i_back *b, size_t t, size_t n, k2i
     for (size_t t = 0; t < b->p->rows; t += step) {
         size_t n = K2_MIN(step, b->p->rows - t);
         if (step != b->p->rows) rows_fn(b, t, n, &b->p->scratch[0]);
-        k2i_jobs jobs = {.bf16 = m->compute != K2_COMPUTE_F32};
+        k2i_jobs jobs = {.bf16 = k2_compute_is_bf16(m->compute)};
         jobs_fn(b, t, n, &jobs);
         k2i_jobs_run(m, &jobs);
     }
@@ -168,7 +168,7 @@ void k2i_head_bwd(k2_model_acts *acts, const float *dlogp)
         size_t count = K2_MIN(threads * step, acts->rows_count - first);
         head_arg h = {.acts = acts, .dlogp = dlogp, .first = first, .count = count};
         k2_kern_team_run(m->team, (count + step - 1) / step, head_task, &h);
-        k2i_jobs jobs = {.bf16 = m->compute != K2_COMPUTE_F32};
+        k2i_jobs jobs = {.bf16 = k2_compute_is_bf16(m->compute)};
         k2i_job_weight(&jobs, g->flat + m->off_head, V, D, count, g->logits, V, g->head_h + first * D, D);
         k2i_jobs_run(m, &jobs);
     }

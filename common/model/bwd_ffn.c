@@ -116,7 +116,7 @@ static void expert_rows(k2i_back *b, size_t e, size_t from, size_t n, k2i_scratc
     k2_kern_swiglu_bwd(n * F, gate, up, s->wide, gate, up);
     k2i_linear_bwd(k2i_matrix_at(l->back[K2I_W_expert_gate], back), F, D, n, gate, F, dx, D, false);
     k2i_linear_bwd(k2i_matrix_at(l->back[K2I_W_expert_up], back), F, D, n, up, F, dx, D, true);
-    k2i_jobs jobs = {.bf16 = m->compute != K2_COMPUTE_F32};
+    k2i_jobs jobs = {.bf16 = k2_compute_is_bf16(m->compute)};
     k2i_job_weight(&jobs, b->g->flat + l->off[K2I_W_expert_gate] + at, F, D, n, gate, F, x, D);
     k2i_job_weight(&jobs, b->g->flat + l->off[K2I_W_expert_up] + at, F, D, n, up, F, x, D);
     k2i_job_weight(&jobs, b->g->flat + l->off[K2I_W_expert_down] + at, D, F, n, dy, D, a->e_act + from * F, F);

@@ -67,7 +67,7 @@ static void put(k2_model_layout *l, const entry *e, int32_t layer, int32_t exper
         p->expert = expert;
     }
     l->params_count++;
-    l->floats += (count + 15) / 16 * 16;
+    l->floats += k2i_padded(count);
 }
 
 /* Experts stand together: gate, up, down of expert 0, then of expert 1, ... so that one expert is one range. */

@@ -5,17 +5,17 @@
 
 k2_compute k2_compute_find(const char *name, bool backward)
 {
-    if (strcmp(name, "f32") == 0) return K2_COMPUTE_F32;
+    if (strcmp(name, "f32") == 0) return backward ? K2_COMPUTE_F32 : K2_COMPUTE_F32_FORWARD;
     K2_ASSERT(strcmp(name, "bf16") == 0);
     return backward ? K2_COMPUTE_BF16 : K2_COMPUTE_BF16_FORWARD;
 }
 
-/* ---- panels: taken one after the other from two memories, or only counted, so that sizes and use cannot drift apart */
+/* ---- what is kept: carved from three memories, or only counted, so that sizes and use cannot drift apart */
 
 typedef struct panels {
-    float *f32; /* NULL: count */
+    float *params, *f32; /* NULL: count */
     uint16_t *bf16;
-    size_t floats, halves;
+    size_t kept, floats, halves;
 } panels;
 
 static size_t panel_numbers(bool bf16, size_t n, size_t k)
@@ -38,12 +38,23 @@ static k2i_matrix take(panels *p, bool bf16, size_t count, size_t n, size_t k)
     return w;
 }
 
-/* All matrices but kv_b, and the output head. In f32 the backward reads the parameters where they lie. */
+/* The tensor as it is. With a backward all are kept, and lie as in the layout; a forward reads only vectors and rows of
+ * embeddings. */
+static float *take_kept(panels *p, k2_compute compute, const k2_param *param)
+{
+    bool needed = param->kind != K2_KIND_MATRIX && param->weight != K2I_W_lm_head;
+    if (!needed && !k2_compute_has_backward(compute)) return NULL;
+    float *kept = p->params ? p->params + p->kept : NULL;
+    p->kept += k2i_padded(param->count);
+    return kept;
+}
+
+/* All matrices but kv_b, and the output head, have panels. In f32 the backward reads the parameters where they lie. */
 static k2i_bound take_param(panels *p, const k2_dims *d, k2_compute compute, const k2_param *param)
 {
-    k2i_bound b = {{0}, {0}};
+    k2i_bound b = {.kept = take_kept(p, compute, param)};
     bool head = param->weight == K2I_W_lm_head || (param->weight == K2I_W_embed && d->tie_word_embeddings);
-    bool bf16 = compute != K2_COMPUTE_F32 && param->weight != K2I_W_router;
+    bool bf16 = k2_compute_is_bf16(compute) && param->weight != K2I_W_router;
     size_t n = param->shape.size[0], k = param->shape.size[1];
     if (param->weight == K2I_W_kv_b || (param->kind != K2_KIND_MATRIX && !head)) return b;
     b.pack = take(p, bf16, 1, n, k);
@@ -54,11 +65,11 @@ static k2i_bound take_param(panels *p, const k2_dims *d, k2_compute compute, con
 /* kv_b of one layer, head after head. */
 static void take_absorbed(panels *p, const k2_dims *d, k2_compute compute, k2i_layer *l)
 {
-    bool bf16 = compute != K2_COMPUTE_F32;
+    bool bf16 = k2_compute_is_bf16(compute);
     size_t H = d->num_attention_heads, N = d->qk_nope_head_dim, U = d->v_head_dim, C = d->kv_lora_rank;
     l->uk_kn = take(p, bf16, H, C, N);
     l->uv_nk = take(p, bf16, H, U, C);
-    if (compute == K2_COMPUTE_BF16_FORWARD) return;
+    if (!k2_compute_has_backward(compute)) return;
     l->uk_nk = take(p, bf16, H, N, C);
     if (bf16) l->uv_back = take(p, true, H, C, U);
 }
@@ -81,7 +92,7 @@ size_t k2_model_bytes(const k2_dims *d, k2_compute compute)
 {
     k2_model_layout *l = k2_model_layout_new(d);
     panels p = panels_count(d, compute, l);
-    size_t bytes = (l->floats + p.floats + rope_floats(d)) * sizeof(float) + p.halves * sizeof(uint16_t) +
+    size_t bytes = (p.kept + p.floats + rope_floats(d)) * sizeof(float) + p.halves * sizeof(uint16_t) +
                    l->params_count * (sizeof(k2_param) + sizeof(k2i_bound)) + d->num_hidden_layers * sizeof(k2i_layer);
     k2_model_layout_free(l);
     return bytes;
@@ -96,22 +107,23 @@ static size_t distance(k2i_matrix from, k2i_matrix to)
 
 static void bind_param(k2_model *m, const k2_param *p, k2i_bound b)
 {
-    if (!b.back.bf16) b.back.f32 = m->params + p->offset;
-    if (p->weight == K2I_W_final_norm) m->off_norm = p->offset;
-    if (p->weight == K2I_W_embed) m->off_embed = p->offset;
+    const size_t offset = b.kept ? (size_t)(b.kept - m->params) : SIZE_MAX; /* one that nobody may read */
+    if (!b.back.bf16) b.back.f32 = b.kept;
+    if (p->weight == K2I_W_final_norm) m->off_norm = offset;
+    if (p->weight == K2I_W_embed) m->off_embed = offset;
     if (p->weight == K2I_W_lm_head || (p->weight == K2I_W_embed && m->d.tie_word_embeddings)) {
-        m->off_head = p->offset;
+        m->off_head = offset;
         m->pack_head = b.pack;
         m->back_head = b.back;
     }
     if (p->layer < 0) return;
     k2i_layer *l = &m->layers[p->layer];
     if (p->expert <= 0) {
-        l->off[p->weight] = p->offset;
+        l->off[p->weight] = offset;
         l->pack[p->weight] = b.pack;
         l->back[p->weight] = b.back;
     } else if (p->expert == 1 && p->weight == K2I_W_expert_gate) {
-        l->expert_stride = p->offset - l->off[K2I_W_expert_gate];
+        l->expert_stride = offset - l->off[K2I_W_expert_gate];
         l->pack_stride = distance(l->pack[K2I_W_expert_gate], b.pack);
         l->back_stride = distance(l->back[K2I_W_expert_gate], b.back);
     }
@@ -119,7 +131,7 @@ static void bind_param(k2_model *m, const k2_param *p, k2i_bound b)
 
 static void bind(k2_model *m)
 {
-    panels p = {.f32 = m->panels, .bf16 = m->panels_bf16};
+    panels p = {.params = m->params, .f32 = m->panels, .bf16 = m->panels_bf16};
     m->bound = k2_alloc_array(m->layout->params_count, sizeof(*m->bound));
     for (size_t i = 0; i < m->layout->params_count; i++) {
         m->bound[i] = take_param(&p, &m->d, m->compute, &m->layout->params[i]);
@@ -132,14 +144,14 @@ static void bind(k2_model *m)
         l->moe_index = moe;
         moe += l->moe;
         take_absorbed(&p, &m->d, m->compute, l);
-        if (!l->uv_back.bf16)
+        if (m->compute == K2_COMPUTE_F32)
             l->uv_back.f32 = m->params + l->off[K2I_W_kv_b] + (size_t)m->d.qk_nope_head_dim * m->d.kv_lora_rank;
     }
 }
 
 static void strides(k2_model *m)
 {
-    bool bf16 = m->compute != K2_COMPUTE_F32;
+    bool bf16 = k2_compute_is_bf16(m->compute);
     size_t N = m->d.qk_nope_head_dim, U = m->d.v_head_dim, C = m->d.kv_lora_rank;
     m->uk_stride = panel_numbers(bf16, C, N);
     m->ukt_stride = panel_numbers(bf16, N, C);
@@ -155,8 +167,8 @@ k2_model *k2_model_new(const k2_dims *dims, k2_compute compute, uint32_t threads
     m->d = *dims;
     m->layout = k2_model_layout_new(d);
     m->compute = compute;
-    m->params = k2_alloc_aligned(64, m->layout->floats * sizeof(float));
     panels count = panels_count(d, compute, m->layout);
+    m->params = k2_alloc_aligned(64, count.kept * sizeof(float));
     m->panels = k2_alloc_aligned(64, count.floats * sizeof(float));
     m->panels_bf16 = k2_alloc_aligned(64, count.halves * sizeof(uint16_t));
     m->rope = k2_alloc_aligned(64, rope_floats(d) * sizeof(float));
@@ -214,7 +226,7 @@ const k2_model_layout *k2_model_layout_of(const k2_model *m)
 }
 float *k2_model_params(k2_model *m)
 {
-    return m->params;
+    return k2_compute_has_backward(m->compute) ? m->params : NULL;
 }
 size_t k2_model_param_count(const k2_model *m)
 {
@@ -232,13 +244,13 @@ static void pack(k2i_matrix to, bool turned, const float *w, size_t n, size_t k)
 
 /* kv_b rows of a head are N rows that make keys of the latent, then U rows that make values. Absorbed, the first are applied
  * to queries from the other side. */
-static void pack_absorbed(k2_model *m, const k2i_layer *l)
+static void pack_absorbed(k2_model *m, const k2i_layer *l, const float *kv_b)
 {
     const k2_dims *d = &m->d;
     size_t N = d->qk_nope_head_dim, U = d->v_head_dim, C = d->kv_lora_rank;
-    bool backward = m->compute != K2_COMPUTE_BF16_FORWARD;
+    bool backward = k2_compute_has_backward(m->compute);
     for (uint32_t h = 0; h < d->num_attention_heads; h++) {
-        const float *uk = m->params + l->off[K2I_W_kv_b] + h * (N + U) * C, *uv = uk + N * C;
+        const float *uk = kv_b + h * (N + U) * C, *uv = uk + N * C;
         pack(k2i_matrix_at(l->uk_kn, h * m->uk_stride), true, uk, N, C);
         pack(k2i_matrix_at(l->uv_nk, h * m->uv_stride), false, uv, U, C);
         if (backward) pack(k2i_matrix_at(l->uk_nk, h * m->ukt_stride), false, uk, N, C);
@@ -246,22 +258,50 @@ static void pack_absorbed(k2_model *m, const k2i_layer *l)
     }
 }
 
-static void pack_task(void *arg, size_t task, uint32_t member)
+void k2_model_param_take(k2_model *m, size_t i, const float *tensor)
+{
+    const k2_param *p = &m->layout->params[i];
+    const k2i_bound *b = &m->bound[i];
+    const size_t n = p->shape.size[0], k = p->shape.size[1];
+    if (b->kept && b->kept != tensor) memcpy(b->kept, tensor, p->count * sizeof(*tensor));
+    if (p->weight == K2I_W_kv_b) pack_absorbed(m, &m->layers[p->layer], tensor);
+    pack(b->pack, false, tensor, n, k);
+    pack(b->back, true, tensor, n, k);
+}
+
+typedef struct taking {
+    k2_model *m;
+    const float *const *tensors; /* NULL: those of the vector */
+} taking;
+
+static void take_task(void *arg, size_t task, uint32_t member)
 {
     (void)member;
-    k2_model *m = arg;
-    if (task >= m->layout->params_count) {
-        pack_absorbed(m, &m->layers[task - m->layout->params_count]);
-        return;
-    }
-    const k2_param *p = &m->layout->params[task];
-    pack(m->bound[task].pack, false, m->params + p->offset, p->shape.size[0], p->shape.size[1]);
-    pack(m->bound[task].back, true, m->params + p->offset, p->shape.size[0], p->shape.size[1]);
+    const taking *t = arg;
+    k2_model_param_take(t->m, task, t->tensors ? t->tensors[task] : t->m->bound[task].kept);
+}
+
+void k2_model_params_take(k2_model *m, const float *const *tensors)
+{
+    k2_kern_team_run(m->team, m->layout->params_count, take_task, &(taking){m, tensors});
 }
 
 void k2_model_params_changed(k2_model *m)
 {
-    k2_kern_team_run(m->team, m->layout->params_count + m->d.num_hidden_layers, pack_task, m);
+    K2_ASSERT(k2_compute_has_backward(m->compute));
+    k2_kern_team_run(m->team, m->layout->params_count, take_task, &(taking){m, NULL});
+}
+
+static void init_param(const k2_param *p, size_t number, uint64_t seed, double std, float *w)
+{
+    for (size_t e = 0; e < p->count; e++) {
+        switch (p->kind) {
+        case K2_KIND_MATRIX:
+        case K2_KIND_EMBED: w[e] = (float)(std * k2_rand_normal(seed, K2_STREAM_INIT, number, e)); break;
+        case K2_KIND_NORM: w[e] = 1.0f; break;
+        case K2_KIND_BIAS: w[e] = 0.0f; break;
+        }
+    }
 }
 
 void k2_model_init(k2_model *m, uint64_t seed, double std)
@@ -269,15 +309,9 @@ void k2_model_init(k2_model *m, uint64_t seed, double std)
     if (std == 0) std = m->d.initializer_range;
     for (size_t i = 0; i < m->layout->params_count; i++) {
         const k2_param *p = &m->layout->params[i];
-        float *w = m->params + p->offset;
-        for (size_t e = 0; e < p->count; e++) {
-            switch (p->kind) {
-            case K2_KIND_MATRIX:
-            case K2_KIND_EMBED: w[e] = (float)(std * k2_rand_normal(seed, K2_STREAM_INIT, i, e)); break;
-            case K2_KIND_NORM: w[e] = 1.0f; break;
-            case K2_KIND_BIAS: w[e] = 0.0f; break;
-            }
-        }
+        float *w = m->bound[i].kept ? m->bound[i].kept : k2_alloc_array(p->count, sizeof(*w));
+        init_param(p, i, seed, std, w);
+        k2_model_param_take(m, i, w);
+        if (!m->bound[i].kept) k2_free(w);
     }
-    k2_model_params_changed(m);
 }

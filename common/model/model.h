@@ -1,14 +1,15 @@
 /* model - the Kimi-K2 / DeepSeek-V3 transformer: forward, backward, and cached decoding, on f32.
  *
  * Three nouns. The *layout* says where each Hugging Face tensor lies in one flat f32 vector. A *model* owns such a vector of
- * parameters, the packed panels made from it, and a team of threads. A *page* is the latent key cache of some positions.
+ * parameters, the packed panels made from it, and a team of threads; one that never goes backward keeps the panels alone. A *page* is
+ * the latent key cache of some positions.
  *
  * Trainer and engine call the same kernels in the same order for each token, with attention in absorbed (latent) form in
  * both. So the log-probability of a token is the same to the bit from k2_model_fwd over any packed batch and from
  * k2_model_decode with any mix of rows, page size, prefill chunk and number of threads.
  *
- * Lifetime rule: the model outlives all acts made with it; whoever writes parameters calls k2_model_params_changed before
- * the next forward or decode. Letters of shapes are those of tensor.h. One call at a time per model.
+ * Lifetime rule: the model outlives all acts made with it; whoever writes into its vector of parameters calls k2_model_params_changed
+ * before the next forward or decode. Letters of shapes are those of tensor.h. One call at a time per model.
  */
 #ifndef K2_COMMON_MODEL_H
 #define K2_COMMON_MODEL_H
@@ -107,12 +108,19 @@ typedef struct k2_model k2_model;
 
 /* What products with weights are computed in. In bf16 the matrices are rounded to bf16 when the parameters change, activations and
  * gradients where they enter a product, and sums are f32 (kernel.h, "pairs"), forward and backward. Embeddings, norms, rotation, attention
- * over the cached keys, router, softmax and the parameters themselves stay f32. */
+ * over the cached keys, router, softmax and the parameters themselves stay f32.
+ *
+ * FORWARD is for engines: the same numbers, but k2_model_bwd must not be called. Matrices are kept as the forward's panels alone, four bytes a
+ * parameter or two, and there is no vector of parameters. */
 typedef enum k2_compute {
     K2_COMPUTE_F32,
     K2_COMPUTE_BF16,
-    K2_COMPUTE_BF16_FORWARD /* the same numbers without the panels of the backward, which must not be called: for engines */
+    K2_COMPUTE_F32_FORWARD,
+    K2_COMPUTE_BF16_FORWARD
 } k2_compute;
+
+static inline bool k2_compute_is_bf16(k2_compute c) { return c == K2_COMPUTE_BF16 || c == K2_COMPUTE_BF16_FORWARD; }
+static inline bool k2_compute_has_backward(k2_compute c) { return c == K2_COMPUTE_F32 || c == K2_COMPUTE_BF16; }
 
 /* "f32", "bf16"; asserted, the configuration has checked it. */
 k2_compute k2_compute_find(const char *name, bool backward);
@@ -122,7 +130,7 @@ size_t k2_model_bytes(const k2_dims *dims, k2_compute compute);
 
 /* k2_model_new - a model with all parameters zero.
  *
- * memory   free it with k2_model_free. Parameters are f32, k2_model_param_count(m) of them, 64-byte aligned.
+ * memory   free it with k2_model_free. The vector of parameters is f32, k2_model_param_count(m) of them, 64-byte aligned.
  * errors   BAD_INPUT from k2_dims_check; threads in 1 .. K2_TEAM_THREADS_MAX is asserted
  * threads  starts threads - 1 helpers; the calls below come from one thread at a time. Two models are independent: an
  *          engine fills the next version in a second model while the first one decodes on another thread.
@@ -137,13 +145,21 @@ void k2_model_calls_end(k2_model *m);
 
 const k2_dims *k2_model_dims(const k2_model *m);
 const k2_model_layout *k2_model_layout_of(const k2_model *m);
-float *k2_model_params(k2_model *m);       /* [floats]; write, then k2_model_params_changed */
+float *k2_model_params(k2_model *m);       /* [floats]; write, then k2_model_params_changed. NULL without a backward */
 size_t k2_model_param_count(const k2_model *m); /* floats of the flat vector: also the length of a gradient or moment vector */
 
-/* The parameters were written: panels are packed again. Must come before the next fwd or decode. */
+/* The vector of parameters was written: panels are packed again. Must come before the next fwd or decode. Asserts that there is one. */
 void k2_model_params_changed(k2_model *m);
+/* k2_model_params_take - the model's parameters become these, wherever they lie: `tensors[i]` is number i of the layout, row-major. They are
+ * packed, and copied where they are kept as they are. k2_model_param_take takes one of them; the others stay.
+ *
+ * keeps    nothing of the caller's
+ * threads  k2_model_params_take uses the team; k2_model_param_take does not, and different tensors may come from different threads
+ */
+void k2_model_params_take(k2_model *m, const float *const *tensors);
+void k2_model_param_take(k2_model *m, size_t i, const float *tensor);
 
-/* k2_model_init - normal weights of deviation std (0: dims' initializer_range), norms 1, bias 0; calls params_changed.
+/* k2_model_init - normal weights of deviation std (0: dims' initializer_range), norms 1, bias 0.
  *
  * keeps    element e of tensor number i draws from Philox (seed, K2_STREAM_INIT, i, e): the same on every machine and rank
  */

@@ -33,9 +33,13 @@ typedef struct k2i_matrix {
     uint16_t *bf16; /* panels */
 } k2i_matrix;
 
-/* Panels of a tensor, where it has any. */
+/* Floats from one tensor of a vector of parameters to the next. */
+static inline size_t k2i_padded(size_t count) { return (count + 15) / 16 * 16; }
+
+/* Where a tensor is kept: as it is, as panels, or both. */
 typedef struct k2i_bound {
-    k2i_matrix pack, back; /* as those of a layer, below; back is empty in f32 */
+    float *kept;           /* NULL: as panels alone */
+    k2i_matrix pack, back; /* panels, as those of a layer, below; back is empty in f32 */
 } k2i_bound;
 
 static inline k2i_matrix k2i_matrix_at(k2i_matrix w, size_t numbers)
@@ -43,7 +47,7 @@ static inline k2i_matrix k2i_matrix_at(k2i_matrix w, size_t numbers)
     return w.bf16 ? (k2i_matrix){.bf16 = w.bf16 + numbers} : (k2i_matrix){.f32 = w.f32 + numbers};
 }
 
-/* Where the weights of a layer lie. Offsets hold for parameters and for gradients. Experts: those of expert 0. */
+/* Where the weights of a layer lie. Offsets are those of `params`, and so of gradients where there is a backward. Experts: those of expert 0. */
 typedef struct k2i_layer {
     size_t off[K2I_WEIGHT_COUNT];
     k2i_matrix pack[K2I_WEIGHT_COUNT]; /* panels for y = x W'; none for kv_b and vectors */
@@ -60,7 +64,7 @@ struct k2_model {
     k2_model_layout *layout;
     k2_team *team;
     k2_compute compute;
-    float *params, *panels, *rope; /* rope [max_position_embeddings, R/2, 2] */
+    float *params, *panels, *rope; /* params: all, or only what is kept as it is; rope [max_position_embeddings, R/2, 2] */
     uint16_t *panels_bf16;
     k2i_bound *bound; /* [params_count] */
     k2i_layer *layers;

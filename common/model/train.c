@@ -208,7 +208,7 @@ static void embed_bwd_task(void *arg, size_t task, uint32_t member)
 
 void k2_model_bwd(k2_model *m, k2_model_acts *acts, const float *dlogp, float *grads)
 {
-    K2_ASSERT(acts->m == m && !acts->used && m->compute != K2_COMPUTE_BF16_FORWARD);
+    K2_ASSERT(acts->m == m && !acts->used && k2_compute_has_backward(m->compute));
     acts->used = true;
     k2_hot_begin();
     k2_kern_team_begin(m->team);

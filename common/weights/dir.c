@@ -10,6 +10,7 @@
 
 typedef enum purpose {
     LOAD,
+    GIVE,  /* to who asked, one tensor after the other, digests taken */
     CHECK, /* names, types and shapes only */
     VERIFY /* all elements are read, and digests taken, but nothing is kept */
 } purpose;
@@ -18,8 +19,12 @@ typedef struct loading {
     purpose purpose;
     const k2_weights_slot **slots; /* sorted */
     size_t slot_count;
-    uint64_t layers;    /* of the model: one more than the highest number in the slots' names */
-    k2_digest *digests; /* VERIFY: of the slots' tensors */
+    uint64_t layers;              /* of the model: one more than the highest number in the slots' names */
+    k2_digest *digests;           /* GIVE, VERIFY: of the slots' tensors */
+    const k2_weights_slot *asked; /* GIVE: the slots as they came */
+    float *tensor;
+    k2_weights_take *take;
+    void *take_arg;
     k2_weights_progress *progress;
     void *progress_arg;
     uint64_t done, total;
@@ -56,13 +61,24 @@ static bool is_skipped(const loading *l, const char *name)
     return l->layers && layer_of(name, &layer) && layer >= l->layers;
 }
 
-static k2_code elements_load(const k2_weights_dir *d, const k2_weights_item *item, const k2_weights_slot *slot, k2_error *err)
+static k2_code elements_load(const k2_weights_dir *d, const k2_weights_item *item, const k2_weights_slot *slot, float *out,
+                             k2_error *err)
 {
     const uint64_t count = k2i_slot_bytes(slot) / sizeof(float);
     k2_code code = K2_OK;
     for (uint64_t at = 0; at < count && code == K2_OK; at += PIECE)
-        code = k2_weights_item_f32(d, item, at, K2_MIN(count - at, (uint64_t)PIECE), slot->data + at, err);
+        code = k2_weights_item_f32(d, item, at, K2_MIN(count - at, (uint64_t)PIECE), out + at, err);
     return code;
+}
+
+static k2_code elements_give(loading *l, const k2_weights_dir *d, const k2_weights_item *item, size_t place, k2_error *err)
+{
+    const k2_weights_slot *slot = l->slots[place];
+    k2_code code = elements_load(d, item, slot, l->tensor, err);
+    if (code != K2_OK) return code;
+    l->digests[place] = k2_digest_of(l->tensor, k2i_slot_bytes(slot));
+    l->take(l->take_arg, (size_t)(slot - l->asked), l->tensor);
+    return K2_OK;
 }
 
 /* The digest of the elements as f32; they are not kept. */
@@ -101,8 +117,13 @@ static k2_code item_take(loading *l, const k2_weights_dir *d, const k2_weights_i
     if (!k2_shape_equal(&slot->shape, &t->shape))
         return k2_error_set(err, K2_BAD_INPUT, "%.200s: tensor %.100s has the shape %s, expected %s", path, t->name,
                             k2i_shape_text(&t->shape, found), k2i_shape_text(&slot->shape, expected));
-    if (l->purpose == CHECK) return k2_weights_item_check(d, item, err);
-    return l->purpose == LOAD ? elements_load(d, item, slot, err) : elements_verify(l, d, item, &l->digests[place], err);
+    switch (l->purpose) {
+    case LOAD: return elements_load(d, item, slot, slot->data, err);
+    case GIVE: return elements_give(l, d, item, place, err);
+    case CHECK: return k2_weights_item_check(d, item, err);
+    case VERIFY: break;
+    }
+    return elements_verify(l, d, item, &l->digests[place], err);
 }
 
 /* Tensors that the model has no use for may be of any type; where they can be read they must be finite, too. */
@@ -151,6 +172,25 @@ k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_
 {
     loading l = loading_begin(LOAD, slots, count);
     k2_code code = dir_take(&l, dir, err);
+    k2_free(l.slots);
+    return code;
+}
+
+k2_code k2_weights_dir_each(const char *dir, const k2_weights_slot *slots, size_t count, k2_weights_take *take, void *arg,
+                            k2_digest *digest, k2_error *err)
+{
+    loading l = loading_begin(GIVE, slots, count);
+    uint64_t largest = 0;
+    for (size_t i = 0; i < count; i++) largest = K2_MAX(largest, k2i_slot_bytes(&slots[i]));
+    l.digests = k2_alloc_array(count, sizeof *l.digests);
+    l.asked = slots;
+    l.tensor = k2_alloc(largest);
+    l.take = take;
+    l.take_arg = arg;
+    k2_code code = dir_take(&l, dir, err);
+    if (code == K2_OK) *digest = k2i_slots_digest(l.slots, l.digests, count);
+    k2_free(l.tensor);
+    k2_free(l.digests);
     k2_free(l.slots);
     return code;
 }

@@ -168,14 +168,13 @@ k2_code k2_weights_manifest_check(const k2_weights_manifest *m, const k2_weights
     return code;
 }
 
-k2_code k2_weights_manifest_scatter(const k2_weights_manifest *m, const void *data, const k2_weights_slot *slots, size_t count,
-                                    k2_error *err)
+k2_code k2_weights_manifest_bind(const k2_weights_manifest *m, void *data, k2_weights_slot *slots, size_t count, k2_error *err)
 {
     const k2_weights_slot **sorted = k2i_slots_sort(slots, count);
     k2_code code = entries_check(m, sorted, count, err);
     for (size_t i = 0; code == K2_OK && i < m->count; i++) {
         const k2_weights_entry *e = &m->entries[i];
-        memcpy(k2i_slots_find(sorted, count, e->name)->data, (const char *)data + e->offset, e->bytes);
+        slots[k2i_slots_find(sorted, count, e->name) - slots].data = (float *)(void *)((char *)data + e->offset);
     }
     k2_free(sorted);
     return code;

@@ -1,4 +1,4 @@
-/* slots_int - slots by name: what loading, digests and scattering have in common. */
+/* slots_int - slots by name: what loading, digests and segments have in common. */
 #ifndef K2_WEIGHTS_SLOTS_INT_H
 #define K2_WEIGHTS_SLOTS_INT_H
 

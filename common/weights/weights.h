@@ -172,6 +172,15 @@ k2_code k2_weights_item_f32(const k2_weights_dir *d, const k2_weights_item *item
  * tests    tests/unit/weights/dir_test.c; tests/interop/weights (transformers and safetensors read what we write)
  */
 k2_code k2_weights_dir_load(const char *dir, const k2_weights_slot *slots, size_t count, k2_error *err);
+/* One tensor, row-major: that of slots[slot]. It is gone when this returns. */
+typedef void k2_weights_take(void *arg, size_t slot, const float *tensor);
+/* k2_weights_dir_each - the same, for who keeps weights in another form: every tensor is given once, one after the other.
+ *
+ * memory   the largest tensor, as f32; slots need no data
+ * errors   those of k2_weights_dir_load; some tensors may have been given by then. *digest becomes the weights digest, on OK only
+ */
+k2_code k2_weights_dir_each(const char *dir, const k2_weights_slot *slots, size_t count, k2_weights_take *take, void *arg,
+                            k2_digest *digest, k2_error *err);
 /* k2_weights_dir_check - would k2_weights_dir_load find every tensor, in a type it can load and with its shape? Reads headers
  * only: slots need no data, and a NaN among the elements shows only when they are loaded. Errors are the same.
  */
@@ -290,9 +299,8 @@ k2_code k2_weights_manifest_decode(const char *text, size_t n, k2_weights_manife
 k2_code k2_weights_manifest_verify(const k2_weights_manifest *m, const void *data, k2_error *err);
 /* BAD_INPUT where names or shapes are not exactly those of the slots: ask before the data is fetched. */
 k2_code k2_weights_manifest_check(const k2_weights_manifest *m, const k2_weights_slot *slots, size_t count, k2_error *err);
-/* Copy every tensor to the slot of its name. Checks as above before anything is copied. */
-k2_code k2_weights_manifest_scatter(const k2_weights_manifest *m, const void *data, const k2_weights_slot *slots, size_t count,
-                                    k2_error *err);
+/* Every slot's data becomes the tensor of its name, where it lies in the data. Checks as above. */
+k2_code k2_weights_manifest_bind(const k2_weights_manifest *m, void *data, k2_weights_slot *slots, size_t count, k2_error *err);
 
 typedef struct k2_weights_segment {
     uint64_t version, manifest_bytes, data_offset, data_bytes;

@@ -111,7 +111,7 @@ static void names(void **state)
 {
     (void)state;
     assert_int_equal(k2_compute_find("f32", true), K2_COMPUTE_F32);
-    assert_int_equal(k2_compute_find("f32", false), K2_COMPUTE_F32);
+    assert_int_equal(k2_compute_find("f32", false), K2_COMPUTE_F32_FORWARD);
     assert_int_equal(k2_compute_find("bf16", true), K2_COMPUTE_BF16);
     assert_int_equal(k2_compute_find("bf16", false), K2_COMPUTE_BF16_FORWARD);
 }

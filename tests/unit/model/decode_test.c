@@ -98,8 +98,7 @@ static void same_bits_as_trainer(void **state)
         test_run(trained, 1, &t.b, &(k2_model_out){.logp = logp}, NULL, NULL);
         for (size_t i = 0; i < K2_COUNT(threads); i++) {
             engine e;
-            k2_compute compute = bf16 ? K2_COMPUTE_BF16_FORWARD : K2_COMPUTE_F32;
-            k2_model *m = test_model_in(compute, &d, threads[i], 31 + (uint64_t)kind);
+            k2_model *m = test_forward_of(trained, bf16 ? K2_COMPUTE_BF16_FORWARD : K2_COMPUTE_F32_FORWARD, threads[i]);
             engine_open(&e, m, threads[i], page_sizes[(i + (size_t)kind) % K2_COUNT(page_sizes)], i);
             for (uint64_t step = 0; engine_step(&e, &t, logp, 1000 + i, step); step++) assert_true(step < 1000);
             engine_close(&e);

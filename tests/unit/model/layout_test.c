@@ -91,10 +91,12 @@ static void kimi_k2_has_its_count(void **state)
     const k2_param *p = k2_model_layout_find(l, "model.layers.60.mlp.experts.383.down_proj.weight");
     assert_true(p && p->shape.size[0] == 7168 && p->shape.size[1] == 2048);
     k2_model_layout_free(l);
-    size_t f32 = k2_model_bytes(&d, K2_COMPUTE_F32), bf16 = k2_model_bytes(&d, K2_COMPUTE_BF16),
-           forward = k2_model_bytes(&d, K2_COMPUTE_BF16_FORWARD);
-    assert_true(f32 > count * 7); /* parameters, and panels of nearly all */
-    assert_true(bf16 > count * 7 && forward > count * 11 / 2 && forward < f32 - count);
+    const size_t f32 = k2_model_bytes(&d, K2_COMPUTE_F32), bf16 = k2_model_bytes(&d, K2_COMPUTE_BF16);
+    assert_true(f32 > count * 7 && bf16 > count * 7); /* parameters, and panels of nearly all */
+    const size_t f32_forward = k2_model_bytes(&d, K2_COMPUTE_F32_FORWARD),
+                 bf16_forward = k2_model_bytes(&d, K2_COMPUTE_BF16_FORWARD);
+    assert_true(f32_forward > count * 4 && f32_forward < count * 41 / 10); /* panels, a little padding, embeddings twice */
+    assert_true(bf16_forward > count * 2 && bf16_forward < count * 21 / 10);
 }
 
 static void init_is_the_same_everywhere(void **state)

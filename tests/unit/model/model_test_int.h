@@ -75,6 +75,21 @@ static inline k2_model *test_model_in(k2_compute compute, const k2_dims *d, uint
     return m;
 }
 
+/* The weights of a model that has a vector of them, in one that has none. */
+static inline k2_model *test_forward_of(k2_model *from, k2_compute compute, uint32_t threads)
+{
+    k2_error err = {0};
+    k2_model *m = k2_model_new(k2_model_dims(from), compute, threads, &err);
+    if (!m) fail_msg("%s", err.text);
+    assert_null(k2_model_params(m));
+    const k2_model_layout *l = k2_model_layout_of(from);
+    const float **tensors = k2_alloc_array(l->params_count, sizeof *tensors);
+    for (size_t i = 0; i < l->params_count; i++) tensors[i] = k2_model_params(from) + l->params[i].offset;
+    k2_model_params_take(m, tensors);
+    k2_free(tensors);
+    return m;
+}
+
 static inline k2_model *test_model(const k2_dims *d, uint32_t threads, uint64_t seed)
 {
     return test_model_in(K2_COMPUTE_F32, d, threads, seed);

@@ -97,7 +97,7 @@ static void test_memory(void **state)
     assert_non_null(strstr(err.text, "rollout needs"));
     snprintf(c.model_compute, sizeof(c.model_compute), "bf16");
     assert_int_equal(k2i_plan_engine(&c, &dims, 1, 1, &larger, &err), K2_OK);
-    size_t f32 = k2_model_bytes(&dims, K2_COMPUTE_F32), bf16 = k2_model_bytes(&dims, K2_COMPUTE_BF16_FORWARD);
+    size_t f32 = k2_model_bytes(&dims, K2_COMPUTE_F32_FORWARD), bf16 = k2_model_bytes(&dims, K2_COMPUTE_BF16_FORWARD);
     assert_true(bf16 < f32 && need - k2i_plan_bytes(&larger, &dims, 2, true) == 2 * (f32 - bf16));
     snprintf(c.model_compute, sizeof(c.model_compute), "f32");
     c.rollout_cache_tokens *= 2;

@@ -39,6 +39,37 @@ static void write_shard(const char *name, const k2_weights_slot *s, size_t count
     k2_free(path);
 }
 
+/* What k2_weights_dir_each gives is what k2_weights_dir_load loads, each tensor once. */
+typedef struct given {
+    float *data[3];
+    int times[3];
+} given;
+
+static void take(void *arg, size_t slot, const float *tensor)
+{
+    given *g = arg;
+    uint64_t count = 0;
+    assert_true(slot < 3 && k2_shape_count(&slots[slot].shape, &count));
+    g->data[slot] = k2_alloc_array(count, sizeof(float));
+    memcpy(g->data[slot], tensor, count * sizeof(float));
+    g->times[slot]++;
+}
+
+static void assert_gives_the_same(void)
+{
+    given g = {0};
+    k2_error err = {0};
+    k2_digest digest;
+    if (k2_weights_dir_each(dir, slots, 3, take, &g, &digest, &err) != K2_OK) fail_msg("%s", err.text);
+    assert_true(k2_digest_equal(digest, k2_weights_digest(slots, 3)));
+    for (int i = 0; i < 3; i++) {
+        uint64_t count = 0;
+        assert_true(g.times[i] == 1 && k2_shape_count(&slots[i].shape, &count));
+        assert_memory_equal(g.data[i], slots[i].data, count * sizeof(float));
+        k2_free(g.data[i]);
+    }
+}
+
 static void assert_loads(void)
 {
     k2_error err = {0};
@@ -47,6 +78,7 @@ static void assert_loads(void)
     memset(last, 0, sizeof last);
     if (k2_weights_dir_load(dir, slots, 3, &err) != K2_OK) fail_msg("%s", err.text);
     assert_true(embed[5] == 5.5f && norm[1] == 1 && last[3] == -3);
+    assert_gives_the_same();
     assert_int_equal(k2_weights_dir_check(dir, slots, 3, &err), K2_OK);
 }
 

@@ -69,16 +69,15 @@ static void a_segment_travels(void **state)
     for (uint64_t i = 256 + s.manifest_bytes; i < s.data_offset; i++) assert_int_equal(memory[i], 0);
     for (uint64_t i = 400; i < 512; i++) assert_int_equal(memory[s.data_offset + i], 0);
     assert_int_equal(k2_weights_manifest_verify(got, memory + s.data_offset, &err), K2_OK);
-    /* Into other memory, in another order. */
-    static float a2[100], b2[1], c2[64];
-    const k2_weights_slot other[] = {{.name = "c", .shape = three[2].shape, .data = c2},
-                                     {.name = "model.a", .shape = three[0].shape, .data = a2},
-                                     {.name = "model.b", .shape = three[1].shape, .data = b2}};
+    /* Slots in another order. */
+    k2_weights_slot other[] = {{.name = "c", .shape = three[2].shape},
+                               {.name = "model.a", .shape = three[0].shape},
+                               {.name = "model.b", .shape = three[1].shape}};
     assert_int_equal(k2_weights_manifest_check(got, other, 3, &err), K2_OK);
-    assert_int_equal(k2_weights_manifest_scatter(got, memory + s.data_offset, other, 3, &err), K2_OK);
-    assert_memory_equal(a, a2, sizeof a);
-    assert_memory_equal(b, b2, sizeof b);
-    assert_memory_equal(c, c2, sizeof c);
+    assert_int_equal(k2_weights_manifest_bind(got, memory + s.data_offset, other, 3, &err), K2_OK);
+    assert_memory_equal(a, other[1].data, sizeof a);
+    assert_memory_equal(b, other[2].data, sizeof b);
+    assert_memory_equal(c, other[0].data, sizeof c);
     assert_true(k2_digest_equal(got->digest, k2_weights_digest(other, 3)));
     k2_weights_manifest_free(sent);
     k2_weights_manifest_free(got);
@@ -162,7 +161,7 @@ static void other_models_are_refused(void **state)
     assert_int_equal(k2_weights_manifest_check(m, three, 2, &err), K2_BAD_INPUT);
     assert_string_equal(err.text, "3 tensors, but this model has 2");
     other[1].name = "model.d";
-    assert_int_equal(k2_weights_manifest_scatter(m, memory, other, 3, &err), K2_BAD_INPUT);
+    assert_int_equal(k2_weights_manifest_bind(m, memory, other, 3, &err), K2_BAD_INPUT);
     assert_string_equal(err.text, "tensor model.b is not one of this model's");
     other[1].name = "model.b";
     other[0].shape.size[0] = 5;
