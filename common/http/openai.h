@@ -129,10 +129,8 @@ typedef struct k2_openai_request {
     uint32_t min_tokens;        /* before so many generated tokens (those before k2.position count) nothing ends the answer */
     k2_openai_ext k2;
     /* Parameters that are not known here, as they stood, `"a":1,"b":[2]` without braces; NULL when none. A proxy passes them
-     * on, the built-in engine refuses them: extra_name is the first one's name, extra_near the nearest known name or NULL. */
+     * on, the built-in engine refuses them (k2_openai_refuse_extra). */
     char *extra;
-    char *extra_name;
-    const char *extra_near;
 } k2_openai_request;
 
 /* k2_openai_parse_request - read a body, strictly.
@@ -145,7 +143,8 @@ typedef struct k2_openai_request {
  */
 bool k2_openai_parse_request(const char *body, size_t n, bool chat, k2_openai_request *out, k2_openai_error *err);
 void k2_openai_request_fini(k2_openai_request *r);
-/* For an engine that knows no further parameters: false and err when r->extra is set. */
+/* For an engine that knows no further parameters: false and err when r->extra has one, but for those of other engines (skip_special_tokens,
+ * add_generation_prompt, ...) at the value that changes nothing. */
 bool k2_openai_refuse_extra(const k2_openai_request *r, k2_openai_error *err);
 
 /* How a request goes on from tokens that were generated before, by an engine that is gone. */

@@ -54,6 +54,10 @@ typedef struct k2i_sampling_param {
 } k2i_sampling_param;
 extern const k2i_sampling_param k2i_sampling_params[];
 extern const size_t k2i_sampling_param_count;
+/* The known parameter that this name was probably meant to be, or NULL: openai_request.c. */
+const char *k2i_openai_nearest(const char *name);
+/* A parameter that no table has, after those that the request has already: openai_extra.c. */
+void k2i_extra_keep(k2_openai_request *r, const cJSON *v);
 /* What only holds between parameters. */
 bool k2i_sampling_check(k2i_reader *x);
 /* so_far: generated tokens that the written request has in its prompt. */

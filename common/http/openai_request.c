@@ -189,7 +189,7 @@ static const char *neutral_text(neutral n)
     return texts[n];
 }
 
-static const char *nearest_param(const char *name)
+const char *k2i_openai_nearest(const char *name)
 {
     const char *names[PARAMS_MAX];
     size_t count = 0;
@@ -197,28 +197,6 @@ static const char *nearest_param(const char *name)
     for (size_t i = 0; i < K2_COUNT(params); i++) names[count++] = params[i].name;
     for (size_t i = 0; i < k2i_sampling_param_count; i++) names[count++] = k2i_sampling_params[i].name;
     return k2_str_nearest(name, names, count);
-}
-
-static void keep_extra(k2_openai_request *r, const cJSON *v)
-{
-    k2_buf text;
-    k2_buf_init(&text, SIZE_MAX / 4);
-    if (r->extra) {
-        k2_buf_puts(&text, r->extra);
-        k2_buf_puts(&text, ",");
-    } else {
-        r->extra_name = k2_strdup(v->string);
-        r->extra_near = nearest_param(v->string);
-    }
-    k2_buf_json_string(&text, v->string, strlen(v->string));
-    k2_buf_puts(&text, ":");
-    char *json = cJSON_PrintUnformatted(v);
-    K2_ASSERT(json);
-    k2_buf_puts(&text, json);
-    cJSON_free(json);
-    k2_free(r->extra);
-    r->extra = k2_strndup(text.data, text.len);
-    k2_buf_fini(&text);
 }
 
 static bool is_name(const char *known, const char *name)
@@ -253,7 +231,7 @@ static bool read_param(k2i_reader *x, const cJSON *v)
         x->name = p->name;
         return cJSON_IsNull(v) || p->read(x, v);
     }
-    keep_extra(x->r, v);
+    k2i_extra_keep(x->r, v);
     return true;
 }
 
@@ -307,19 +285,5 @@ void k2_openai_request_fini(k2_openai_request *r)
     for (size_t i = 0; i < r->stop_count; i++) k2_free(r->stops[i]);
     k2_free(r->bias);
     k2_free(r->extra);
-    k2_free(r->extra_name);
     memset(r, 0, sizeof *r);
-}
-
-bool k2_openai_refuse_extra(const k2_openai_request *r, k2_openai_error *err)
-{
-    if (!r->extra) return true;
-    char name[64];
-    snprintf(name, sizeof name, "%s", r->extra_name);
-    if (r->extra_near)
-        k2_openai_error_set(err, 400, "unknown_parameter", name, "%s: unknown parameter; did you mean \"%s\"?", name,
-                            r->extra_near);
-    else
-        k2_openai_error_set(err, 400, "unknown_parameter", name, "%s: unknown parameter", name);
-    return false;
 }

@@ -58,6 +58,40 @@ static void completion(void **state)
     k2_openai_request_fini(&r);
 }
 
+/* What other engines' clients always send is taken where it asks for nothing else than we do, and is kept for a proxy to pass
+ * on. */
+static void other_engines_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        bool chat;
+        const char *body, *message; /* NULL: taken */
+    } rows[] = {
+        {false,
+         "{\"prompt\":\"a\",\"skip_special_tokens\":true,\"length_penalty\":1.0,\"priority\":0,\"use_beam_search\":null}",
+         NULL},
+        {true,
+         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"modalities\":[\"text\"],\"continue_final_message\":false}",
+         NULL},
+        {false, "{\"prompt\":\"a\",\"skip_special_tokens\":false}",
+         "skip_special_tokens: not supported; the only value understood is true"},
+        {false, "{\"prompt\":\"a\",\"priority\":0,\"length_penalty\":1.5}",
+         "length_penalty: not supported; the only value understood is 1"},
+        {true, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"modalities\":[\"text\",\"audio\"]}",
+         "modalities: not supported; the only value understood is [\"text\"]"},
+        {false, "{\"prompt\":\"a\",\"add_generation_prompt\":true}", "add_generation_prompt: unknown parameter"},
+        {false, "{\"prompt\":\"a\",\"skip_special_tokens\":true,\"zzz\":null}", "zzz: unknown parameter"},
+    };
+    for (size_t i = 0; i < K2_COUNT(rows); i++) {
+        k2_openai_error err;
+        k2_openai_request r = parse(rows[i].body, rows[i].chat);
+        assert_non_null(r.extra);
+        assert_int_equal(k2_openai_refuse_extra(&r, &err), rows[i].message == NULL);
+        if (rows[i].message) assert_string_equal(err.message, rows[i].message);
+        k2_openai_request_fini(&r);
+    }
+}
+
 static void chat(void **state)
 {
     (void)state;
@@ -509,10 +543,17 @@ static void health(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(completion),     cmocka_unit_test(chat),           cmocka_unit_test(tools),
-        cmocka_unit_test(refused),        cmocka_unit_test(cut_bodies),     cmocka_unit_test(written_request_is_read),
-        cmocka_unit_test(answers),        cmocka_unit_test(calls_and_ends), cmocka_unit_test(floats_survive),
-        cmocka_unit_test(others_answers), cmocka_unit_test(health)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(completion),
+                                       cmocka_unit_test(other_engines_parameters),
+                                       cmocka_unit_test(chat),
+                                       cmocka_unit_test(tools),
+                                       cmocka_unit_test(refused),
+                                       cmocka_unit_test(cut_bodies),
+                                       cmocka_unit_test(written_request_is_read),
+                                       cmocka_unit_test(answers),
+                                       cmocka_unit_test(calls_and_ends),
+                                       cmocka_unit_test(floats_survive),
+                                       cmocka_unit_test(others_answers),
+                                       cmocka_unit_test(health)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
