@@ -22,6 +22,9 @@ static bool request(const char *body, size_t n, bool chat)
     K2_ASSERT(read);
     k2_openai_write_request(&second, &again, NULL);
     K2_ASSERT(first.len == second.len && memcmp(first.data, second.data, first.len) == 0);
+    const bool taken = k2_openai_refuse_extra(&r, &err);
+    K2_ASSERT(taken || (err.status == 400 && err.message[0] && err.param[0]));
+    K2_ASSERT(taken == k2_openai_refuse_extra(&again, &err));
     k2_openai_request_fini(&r);
     k2_openai_request_fini(&again);
     k2_buf_fini(&first);
