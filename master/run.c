@@ -44,9 +44,15 @@ static k2_code check_model(k2m_run *r, k2_error *err)
     k2_code code = k2_weights_dims_load(path, &r->dims, err);
     k2_free(path);
     if (code == K2_OK && c->model_dir[0]) code = check_weights(r, c->model_dir, err);
-    if (code == K2_OK && k2_budget_has_reference(c) && c->trainer_kl_reference[0])
-        code = check_weights(r, c->trainer_kl_reference, err);
-    if (code != K2_OK) return code;
+    if (code != K2_OK) {
+        k2_error_prefix(err, c->model_dir[0] ? "model.dir" : "model.config");
+        return code;
+    }
+    if (k2_budget_has_reference(c) && c->trainer_kl_reference[0] &&
+        (code = check_weights(r, c->trainer_kl_reference, err)) != K2_OK) {
+        k2_error_prefix(err, "trainer.kl.reference");
+        return code;
+    }
     const k2_tokenizer_spec spec = {
         .kind = c->tokenizer_kind, .path = k2_config_tokenizer_path(c, c->model_dir), .pattern = c->tokenizer_pattern};
     code = k2_inputs_read(c, &r->inputs, err);

@@ -150,7 +150,8 @@ char *k2_config_markdown(void)
         "their\n"
         "defaults; unknown keys, wrong types and values out of range are errors. `--set path=value` overrides on the command\n"
         "line. A key with a star may change between two starts of one run; the others decide what the run computes and\n"
-        "must stay as they were for it to be resumed.\n\n"
+        "must stay as they were for it to be resumed. Relative paths count from the directory in which\n"
+        "a process is started.\n\n"
         "| key | default | value | meaning |\n| --- | --- | --- | --- |\n");
     for (size_t i = 0; i < k2i_key_count; i++) {
         const k2i_key *k = &k2i_keys[i];
