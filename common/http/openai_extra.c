@@ -55,7 +55,7 @@ static bool changes_nothing(const foreign *f, const cJSON *v)
 static bool refuse(const cJSON *v, const foreign *f, k2_openai_error *err)
 {
     char name[64];
-    snprintf(name, sizeof name, "%s", v->string);
+    snprintf(name, sizeof name, "%s", *v->string ? v->string : "\"\""); /* an error has a place */
     const char *near = k2i_openai_nearest(v->string);
     if (f)
         k2_openai_error_set(err, 400, NULL, name, "%s: not supported; the only value understood is %s", name, f->value);

@@ -81,6 +81,7 @@ static void other_engines_parameters(void **state)
          "modalities: not supported; the only value understood is [\"text\"]"},
         {false, "{\"prompt\":\"a\",\"add_generation_prompt\":true}", "add_generation_prompt: unknown parameter"},
         {false, "{\"prompt\":\"a\",\"skip_special_tokens\":true,\"zzz\":null}", "zzz: unknown parameter"},
+        {false, "{\"prompt\":\"a\",\"\":1}", "\"\": unknown parameter"},
     };
     for (size_t i = 0; i < K2_COUNT(rows); i++) {
         k2_openai_error err;
