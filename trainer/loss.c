@@ -90,7 +90,11 @@ static void batch_normalised(const uint64_t *tokens, uint32_t n, double *advanta
         count += (double)tokens[i];
         sum += (double)tokens[i] * advantage[i];
     }
-    double mean = all_equal(advantage, n) || count == 0 ? advantage[0] : sum / count;
+    uint32_t one = 0; /* of those that have a say */
+    while (one + 1 < n && tokens[one] == 0) one++;
+    bool equal = true;
+    for (uint32_t i = 0; i < n; i++) equal = equal && (tokens[i] == 0 || advantage[i] == advantage[one]);
+    double mean = equal ? advantage[one] : sum / count;
     for (uint32_t i = 0; i < n; i++) square += (double)tokens[i] * (advantage[i] - mean) * (advantage[i] - mean);
     double std = count > 0 ? sqrt(square / count) : 0;
     for (uint32_t i = 0; i < n; i++) advantage[i] = (advantage[i] - mean) / (std + STD_EPS);

@@ -72,7 +72,8 @@ k2_code k2i_rl_check(const k2_batch *batch, const k2_dims *dims, const k2_config
 
 static void trajectory_lay(rl_step *s, const k2_batch *batch, const k2_batch_trajectory *t, uint32_t i, uint64_t at)
 {
-    bool correct_old = strcmp(s->config->trainer_old_segments, "correct") == 0;
+    const bool correct_old = strcmp(s->config->trainer_old_segments, "correct") == 0;
+    const uint32_t last = t->versions[t->generated_tokens - 1]; /* whole groups are trained: it may be older, too */
     s->seqs[i] = (k2i_seq){
         .tokens = t->tokens, .rows = t->prompt_tokens + t->generated_tokens - 1, .first = t->prompt_tokens - 1, .at = at};
     s->lengths[i] = s->seqs[i].rows;
@@ -80,7 +81,9 @@ static void trajectory_lay(rl_step *s, const k2_batch *batch, const k2_batch_tra
     s->reward[i] = (double)t->reward;
     memcpy(s->rollout + at, t->logps, t->generated_tokens * sizeof(float));
     for (uint32_t k = 0; k < t->generated_tokens; k++)
-        s->use[at + k] = t->versions[k] + 1 == batch->step ? K2I_USE_CURRENT : correct_old ? K2I_USE_OLDER : K2I_USE_NONE;
+        s->use[at + k] = t->versions[k] + 1 == batch->step       ? K2I_USE_CURRENT
+                         : correct_old || t->versions[k] == last ? K2I_USE_OLDER
+                                                                 : K2I_USE_NONE;
 }
 
 static void batch_lay(rl_step *s, const k2_batch *batch)

@@ -44,9 +44,18 @@ static k2_code check_trainer(const k2_config *c, k2_error *err)
             err, K2_BAD_INPUT,
             "trainer.kl.reference: is empty, expected the directory of the reference model (only where model.dir "
             "is given and nothing is pretrained it is model.dir)");
+    if (c->trainer_kl_weight > 0 && is(c->trainer_kl_place, "loss") && is(c->trainer_kl_estimator, "k1"))
+        return k2_error_set(
+            err, K2_BAD_INPUT,
+            "trainer.kl.estimator: found \"k1\", expected k2 or k3 for trainer.kl.place \"loss\" (the gradient of k1 does "
+            "not depend on the reference)");
     if (c->trainer_min_lr > c->trainer_lr)
         return k2_error_set(err, K2_BAD_INPUT, "trainer.schedule.min_lr: found %g, expected at most trainer.optimizer.lr (%g)",
                             c->trainer_min_lr, c->trainer_lr);
+    if (c->pretrain_steps > 0 && c->pretrain_min_lr > c->pretrain_lr)
+        return k2_error_set(err, K2_BAD_INPUT,
+                            "pretrain.schedule.min_lr: found %g, expected at most pretrain.optimizer.lr (%g)",
+                            c->pretrain_min_lr, c->pretrain_lr);
     return K2_OK;
 }
 

@@ -82,7 +82,7 @@
     F64(trainer_clip_low, "trainer.clip_low", 0.2, 0, 1, SAME, "ratio is clipped below 1 - this (gspo: try 3e-4)")               \
     F64(trainer_clip_high, "trainer.clip_high", 0.28, 0, 100, SAME, "ratio is clipped above 1 + this (gspo: try 4e-4)")          \
     ENUM(trainer_old_segments, "trainer.old_segments", "mask", "mask|correct", SAME,                                             \
-         "tokens drawn by older weights: kept out of the loss, or importance-corrected")                                         \
+         "an answer's segments before its last: kept out of the loss, or importance-corrected as a last one of older weights is")  \
     BOOL(trainer_correction, "trainer.correction", true, SAME, "per-token importance correction between engine and trainer")     \
     ENUM(trainer_correction_kind, "trainer.correction_kind", "tis", "tis|icepop", SAME,                                          \
          "outside of its bounds a correction is set to the bound (tis), or its token leaves the loss (icepop: try 0.5 and 5)")   \

@@ -267,17 +267,18 @@ void k2_kern_route_bwd(const k2_router *r, size_t rows, const float *scores, con
 
 /* k2_kern_route_load, _balance, _balance_bwd - the auxiliary loss of one sequence, which keeps its tokens from crowding a few experts.
  *
- *   f[e] = E / (K T) * (tokens that took e);   p[t,e] = score[t,e] / (sum of the row + 1e-20);   balance = 1/T sum_t sum_e f[e] p[t,e]
+ *   f[e] = E / (K T) * (tokens with e among the K best of their scores);   p[t,e] = score[t,e] / (sum of the row + 1e-20);   balance = 1/T sum_t sum_e f[e] p[t,e]
  *
- * It is 1 where experts are used evenly. f is a count and has no gradient; p's runs through its normalisation and the sigmoid.
+ * It is 1 where experts are used evenly. f is a count and has no gradient; p's runs through its normalisation and the sigmoid. f is of the
+ * bare scores, without bias and groups: a bias that evens out what is taken must not hide what the scores prefer.
  *
- * shapes   index [T,K], scores [T,E] as route_fwd left them; load [E] is f; bwd adds g/T f[e] dp[t,e]/dlogit to d_logits [rows,E] of
+ * shapes   scores [T,E] as route_fwd left them; load [E] is f; bwd adds g/T f[e] dp[t,e]/dlogit to d_logits [rows,E] of
  *          any `rows` of the sequence's `tokens`, whose scores it is given: g is the loss's derivative by balance
  * threads  pure
  * source   DeepSeek-V3 (2024), section 2.1.2, eq. 17 to 20 (complementary sequence-wise auxiliary loss)
  * tests    tests/unit/kernel/route_test.c, tests/unit/model/grad_test.c
  */
-void k2_kern_route_load(const k2_router *r, size_t tokens, const uint32_t *index, float *load);
+void k2_kern_route_load(const k2_router *r, size_t tokens, const float *scores, float *load);
 double k2_kern_route_balance(const k2_router *r, size_t tokens, const float *scores, const float *load);
 void k2_kern_route_balance_bwd(const k2_router *r, size_t tokens, float g, const float *load, size_t rows, const float *scores,
                                float *d_logits);

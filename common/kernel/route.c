@@ -108,11 +108,16 @@ void k2_kern_route_bwd(const k2_router *r, size_t rows, const float *scores, con
     }
 }
 
-void k2_kern_route_load(const k2_router *r, size_t tokens, const uint32_t *index, float *load)
+void k2_kern_route_load(const k2_router *r, size_t tokens, const float *scores, float *load)
 {
     float unit = (float)r->experts / ((float)r->topk * (float)tokens);
     for (uint32_t e = 0; e < r->experts; e++) load[e] = 0.0f;
-    for (size_t i = 0; i < tokens * r->topk; i++) load[index[i]] += 1.0f; /* exact: counts stay below 2^24 */
+    for (size_t t = 0; t < tokens; t++, scores += r->experts) {
+        uint32_t index[K2_DIM_TOPK_MAX], have = 0;
+        float value[K2_DIM_TOPK_MAX];
+        for (uint32_t e = 0; e < r->experts; e++) top_insert(index, value, &have, r->topk, e, choice_of(scores[e], 0.0f));
+        for (uint32_t k = 0; k < have; k++) load[index[k]] += 1.0f; /* exact: counts stay below 2^24 */
+    }
     for (uint32_t e = 0; e < r->experts; e++) load[e] *= unit;
 }
 

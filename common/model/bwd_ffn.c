@@ -61,7 +61,7 @@ static void balance_rows(k2i_back *b, size_t t, size_t n, k2i_scratch *s)
     for (size_t q = 0; t < end; q++) {
         size_t from = b->seq_starts[q], to = b->seq_starts[q + 1], rows = K2_MIN(to, end) - t;
         if (to <= t) continue;
-        k2_kern_route_load(r, to - from, a->index + from * r->topk, s->load);
+        k2_kern_route_load(r, to - from, a->scores + from * r->experts, s->load);
         k2_kern_route_balance_bwd(r, to - from, b->balance_weight, s->load, rows, a->scores + t * r->experts,
                                   b->g->d_scores + t * r->experts);
         t += rows;

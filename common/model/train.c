@@ -143,7 +143,7 @@ static double balance_of(const k2_model_acts *acts, const k2i_acts *a)
     double sum = 0;
     for (size_t s = 0; s < acts->batch.seqs_count; s++) {
         size_t from = acts->batch.seq_starts[s], n = acts->batch.seq_starts[s + 1] - from;
-        k2_kern_route_load(r, n, a->index + from * r->topk, load);
+        k2_kern_route_load(r, n, a->scores + from * r->experts, load);
         sum += k2_kern_route_balance(r, n, a->scores + from * r->experts, load);
     }
     return sum;

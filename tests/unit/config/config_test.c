@@ -175,6 +175,29 @@ static void keys_must_fit_together(void **state)
     }
 }
 
+/* The gradient of log p - log p_ref does not depend on the reference: as a loss it would hold to nothing. */
+static void k1_is_for_the_reward(void **state)
+{
+    (void)state;
+    k2_config c = config_complete();
+    k2_error e = {0};
+    k2_config_set(&c, "trainer.kl.reference=d", &e);
+    k2_config_set(&c, "trainer.kl.weight=0.1", &e);
+    k2_config_set(&c, "trainer.kl.estimator=k1", &e);
+    k2_config_set(&c, "trainer.kl.place=reward", &e);
+    assert_int_equal(k2_config_check(&c, &e), K2_OK);
+    k2_config_set(&c, "trainer.kl.place=loss", &e);
+    assert_int_equal(k2_config_check(&c, &e), K2_BAD_INPUT);
+    assert_non_null(strstr(e.text, "trainer.kl.estimator: found \"k1\", expected k2 or k3"));
+    k2_config_set(&c, "trainer.kl.estimator=k3", &e);
+    assert_int_equal(k2_config_check(&c, &e), K2_OK);
+    /* A decay ends below its peak, in pretraining, too. */
+    k2_config_set(&c, "pretrain.steps=10", &e);
+    k2_config_set(&c, "pretrain.schedule.min_lr=0.1", &e);
+    assert_int_equal(k2_config_check(&c, &e), K2_BAD_INPUT);
+    assert_non_null(strstr(e.text, "pretrain.schedule.min_lr: found 0.1, expected at most pretrain.optimizer.lr"));
+}
+
 /* A curriculum orders epochs, and without one it would do nothing. */
 static void a_curriculum_has_an_epoch(void **state)
 {
@@ -228,8 +251,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(good_values_are_taken),          cmocka_unit_test(faults_name_place_found_and_expected),
         cmocka_unit_test(every_cut_of_a_file_is_refused), cmocka_unit_test(overrides),
         cmocka_unit_test(the_printed_form_reads_back),    cmocka_unit_test(identity_follows_what_a_run_computes),
-        cmocka_unit_test(keys_must_fit_together),         cmocka_unit_test(a_curriculum_has_an_epoch),
-        cmocka_unit_test(tasks_are_made_of_bytes),        cmocka_unit_test(the_page_is_the_table),
+        cmocka_unit_test(keys_must_fit_together),         cmocka_unit_test(k1_is_for_the_reward),
+        cmocka_unit_test(a_curriculum_has_an_epoch),      cmocka_unit_test(tasks_are_made_of_bytes),
+        cmocka_unit_test(the_page_is_the_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -114,8 +114,16 @@ static void yarn_has_kimi_k2s_numbers(void **state)
     assert_true(fabs((double)table[64 + 20 * 2 + 1] - sin(slow)) < 1e-7);
 }
 
-/* The published form, written out in double for logits given. */
-static double balance_of(const k2_router *r, size_t tokens, const double *logits, const uint32_t *index)
+/* Is e among the K largest of a row? */
+static bool is_best(const k2_router *r, const double *row, uint32_t e)
+{
+    uint32_t before = 0;
+    for (uint32_t j = 0; j < r->experts; j++) before += row[j] > row[e];
+    return before < r->topk;
+}
+
+/* The published form, written out in double for logits given; `of` are those that the counts are taken of. */
+static double balance_of(const k2_router *r, size_t tokens, const double *logits, const double *of)
 {
     double loss = 0;
     for (uint32_t e = 0; e < r->experts; e++) {
@@ -124,7 +132,7 @@ static double balance_of(const k2_router *r, size_t tokens, const double *logits
             double sum = 0;
             for (uint32_t j = 0; j < r->experts; j++) sum += 1 / (1 + exp(-logits[t * r->experts + j]));
             mean += 1 / (1 + exp(-logits[t * r->experts + e])) / sum / (double)tokens;
-            for (uint32_t k = 0; k < r->topk; k++) f += index[t * r->topk + k] == e;
+            f += is_best(r, of + t * r->experts, e);
         }
         loss += f * r->experts / (r->topk * (double)tokens) * mean;
     }
@@ -136,28 +144,30 @@ static void balance_is_right(void **state)
     (void)state;
     enum { T = 7, E = 5, K = 2 };
     const k2_router r = {.experts = E, .topk = K, .groups = 1, .topk_group = 1, .scale = 1.5f, .norm = true};
-    float *logits = test_floats(T * E, 31, 2.0), scores[T * E], weight[T * K], bias[E] = {0.5f}, load[E], d_logits[T * E] = {0};
-    double wide[T * E];
+    float *logits = test_floats(T * E, 31, 2.0), scores[T * E], weight[T * K], bias[E] = {0.9f}, load[E], d_logits[T * E] = {0};
+    double wide[T * E], of[T * E];
     uint32_t index[T * K];
     k2_kern_route_fwd(&r, T, logits, bias, scores, index, weight);
-    k2_kern_route_load(&r, T, index, load);
-    for (int i = 0; i < T * E; i++) wide[i] = (double)logits[i];
-    assert_true(fabs(k2_kern_route_balance(&r, T, scores, load) - balance_of(&r, T, wide, index)) < 1e-6);
+    k2_kern_route_load(&r, T, scores, load);
+    for (int i = 0; i < T * E; i++) wide[i] = of[i] = (double)logits[i];
+    assert_true(fabs(k2_kern_route_balance(&r, T, scores, load) - balance_of(&r, T, wide, of)) < 1e-6);
+    int first = 0; /* the bias takes its expert everywhere, and the counts do not know of it */
+    for (int i = 0; i < T * K; i++) first += index[i] == 0;
+    assert_true(first == T && load[0] < (float)E / K * 0.9f);
     k2_kern_route_balance_bwd(&r, T, 2, load, 3, scores, d_logits);
     k2_kern_route_balance_bwd(&r, T, 2, load, T - 3, scores + 3 * E, d_logits + 3 * E);
     for (int i = 0; i < T * E; i++) {
         double at = wide[i];
         wide[i] = at + 1e-5;
-        double up = balance_of(&r, T, wide, index);
+        double up = balance_of(&r, T, wide, of);
         wide[i] = at - 1e-5;
-        double down = balance_of(&r, T, wide, index);
+        double down = balance_of(&r, T, wide, of);
         wide[i] = at;
         assert_true(fabs((double)d_logits[i] - 2 * (up - down) / 2e-5) < 1e-6);
     }
-    for (int i = 0; i < T * E; i++) scores[i] = 0.5f;
-    for (int i = 0; i < T * K; i++) index[i] = (uint32_t)i % E;
-    k2_kern_route_load(&r, 5, index, load); /* each expert twice */
-    assert_true(fabs(k2_kern_route_balance(&r, 5, scores, load) - 1) < 1e-6);
+    for (int i = 0; i < T * E; i++) scores[i] = i % (E + 1) == 0 || i % (E + 1) == 1 ? 0.75f : 0.25f;
+    k2_kern_route_load(&r, 5, scores, load); /* each expert once or twice */
+    for (int e = 0; e < E; e++) assert_true(load[e] == 0.5f || load[e] == 1.0f || load[e] == 1.5f);
     k2_free(logits);
 }
 

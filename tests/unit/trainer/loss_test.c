@@ -197,13 +197,35 @@ static void test_exp(void **state)
     }
 }
 
+/* reinforce++ normalises over the batch: trajectories without a token in the loss have no say, in the mean or in whether there
+ * is a difference. */
+static void test_batch_of_equals(void **state)
+{
+    (void)state;
+    const k2i_loss_ops *ops = k2i_loss_find("reinforce++");
+    const uint64_t tokens[] = {7, 11, 13, 0};
+    double advantage[] = {0.1, 0.1, 0.1, 1};
+    ops->over_batch(tokens, 4, advantage);
+    assert_true(advantage[0] == 0 && advantage[1] == 0 && advantage[2] == 0);
+    const uint64_t first_has_none[] = {0, 5, 5};
+    double two[] = {3, 1, 2};
+    ops->over_batch(first_has_none, 3, two);
+    assert_float_equal(two[1], -1, 1e-5);
+    assert_float_equal(two[2], 1, 1e-5);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_differences),    cmocka_unit_test(test_cross_entropy_by_hand),
-        cmocka_unit_test(test_mirror_by_hand), cmocka_unit_test(test_grpo_by_hand),
-        cmocka_unit_test(test_group_of_one),   cmocka_unit_test(test_correction),
-        cmocka_unit_test(test_not_finite),     cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_batch_of_equals),
+        cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_cross_entropy_by_hand),
+        cmocka_unit_test(test_mirror_by_hand),
+        cmocka_unit_test(test_grpo_by_hand),
+        cmocka_unit_test(test_group_of_one),
+        cmocka_unit_test(test_correction),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_exp),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

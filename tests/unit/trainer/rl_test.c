@@ -13,10 +13,12 @@
 /* One step under a config; the metrics of the last run stay in `seen`. */
 typedef struct plan {
     k2_config config;
-    uint32_t old;           /* tokens of an older version at the head of each third trajectory */
-    float shift_old, shift; /* added to the reported log-probabilities of older and current tokens */
-    bool exact;             /* report what this trainer itself computes */
-    float apart;            /* every parameter of the reference model is so many times that of the model, more */
+    uint32_t old; /* tokens of an older version at the head of each third trajectory */
+    /* Added to the reported log-probabilities of older tokens before an answer's last segment, of those in it, and of current
+     * ones. */
+    float shift_old, shift_last, shift;
+    bool exact;  /* report what this trainer itself computes */
+    float apart; /* every parameter of the reference model is so many times that of the model, more */
 } plan;
 
 static k2i_metrics seen;
@@ -59,7 +61,9 @@ static void step_body(fixture_rank *r)
     if (p->exact) logps_exact(whole, b);
     for (uint32_t i = 0; i < FIXTURE_COUNT; i++)
         for (uint32_t t = 0; t < b->list[i].generated_tokens; t++)
-            b->logps[i][t] += b->versions[i][t] == 1 ? p->shift_old : p->shift;
+            b->logps[i][t] += b->versions[i][t] != 1                                 ? p->shift
+                              : b->versions[i][b->list[i].generated_tokens - 1] == 1 ? p->shift_last
+                                                                                     : p->shift_old;
     fixture_batch_encode(b, 3);
     const char *bad;
     K2_ASSERT(k2i_rl_check(&b->batch, k2_model_dims(k2i_learner_model(l)), &p->config, &err) == K2_OK);
@@ -141,6 +145,20 @@ static void test_older_tokens(void **state)
     snprintf(p.config.trainer_old_segments, sizeof(p.config.trainer_old_segments), "correct");
     assert_false(k2_digest_equal(masked, run(&p)));
     assert_true(metric("masked_tokens") == 0 && metric("tokens_loss") > tokens && metric("correction_mean") > 1.001);
+}
+
+/* An answer that ended while others of its group went on is in the loss with its last segment, whatever weights drew that: else
+ * only the long ones of a group would be trained. */
+static void test_answers_that_waited(void **state)
+{
+    (void)state;
+    plan p = plan_make();
+    p.old = FIXTURE_LONGEST; /* every third answer is older as a whole */
+    k2_digest exact = run(&p);
+    assert_true(metric("masked_tokens") == 0 && metric("correction_mean") == 1);
+    p.shift_last = -0.5f;
+    assert_false(k2_digest_equal(exact, run(&p)));
+    assert_true(metric("masked_tokens") == 0 && metric("correction_mean") > 1.001);
 }
 
 static void test_correction_switch(void **state)
@@ -244,7 +262,7 @@ static void test_icepop(void **state)
 {
     (void)state;
     plan p = plan_make();
-    p.shift_old = -2; /* e^2 is out of bounds, 1 is inside */
+    p.shift_old = p.shift_last = -2; /* e^2 is out of bounds, 1 is inside */
     p.old = 5;
     snprintf(p.config.trainer_old_segments, sizeof(p.config.trainer_old_segments), "correct");
     snprintf(p.config.trainer_correction_kind, sizeof(p.config.trainer_correction_kind), "icepop");
@@ -252,7 +270,7 @@ static void test_icepop(void **state)
     p.config.trainer_correction_max = 5;
     run(&p);
     assert_true(metric("masked_tokens") > 5 && metric("correction_mean") == 1);
-    p.shift_old = 0;
+    p.shift_old = p.shift_last = 0;
     run(&p);
     assert_true(metric("masked_tokens") == 0);
 }
@@ -329,17 +347,12 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_on_policy),
-        cmocka_unit_test(test_many_updates),
-        cmocka_unit_test(test_older_tokens),
-        cmocka_unit_test(test_correction_switch),
-        cmocka_unit_test(test_losses),
-        cmocka_unit_test(test_equal_reference),
-        cmocka_unit_test(test_reference),
-        cmocka_unit_test(test_reference_pulls),
-        cmocka_unit_test(test_icepop),
-        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_bad_step_is_undone),
+        cmocka_unit_test(test_on_policy),         cmocka_unit_test(test_many_updates),
+        cmocka_unit_test(test_older_tokens),      cmocka_unit_test(test_answers_that_waited),
+        cmocka_unit_test(test_correction_switch), cmocka_unit_test(test_losses),
+        cmocka_unit_test(test_equal_reference),   cmocka_unit_test(test_reference),
+        cmocka_unit_test(test_reference_pulls),   cmocka_unit_test(test_icepop),
+        cmocka_unit_test(test_lengths),           cmocka_unit_test(test_bad_step_is_undone),
         cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
