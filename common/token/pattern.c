@@ -132,7 +132,7 @@ static k2_code take_in_class(reader *r)
 static k2_code take_group(reader *r)
 {
     static const char *const openings[] = {"(?:", "(?i:", "(?!", "(?="};
-    size_t n = r->at[1] == '?' ? 0 : 1;
+    size_t n = r->at[1] == '?' || r->at[1] == '*' ? 0 : 1; /* (*VERB) is PCRE2's alone */
     for (size_t i = 0; i < K2_COUNT(openings); i++)
         if (strncmp(r->at, openings[i], strlen(openings[i])) == 0) n = strlen(openings[i]);
     if (n == 0) return refuse(r, "a group of this kind is not supported");

@@ -66,7 +66,8 @@ static k2_code step(const run *r, uint32_t number, const unsigned char *text, si
             return k2_error_set(err, K2_LIMIT, "pattern %u takes too many steps at byte %zu of %zu (PCRE2 says %d)", number, at,
                                 n, found);
         const size_t begin = ends[0], end = ends[1];
-        K2_ASSERT(begin >= at && end > begin);
+        if (begin < at || end <= begin)
+            return k2_error_set(err, K2_UNSUPPORTED, "pattern %u matches nothing at byte %zu of %zu", number, begin, n);
         code = step(r, number + 1, text + at, begin - at, err);
         if (code == K2_OK) code = step(r, number + 1, text + begin, end - begin, err);
         at = end;
